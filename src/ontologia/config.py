@@ -1,0 +1,117 @@
+"""All options of a session, validated."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+from ontologia.errors import ConfigError
+
+Synchronous = Literal["FULL", "NORMAL"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OntologiaConfig:
+    """Options of a session; durations are in milliseconds."""
+
+    default_namespace: str = "default"
+    """Namespace of sessions that name none."""
+
+    max_batch_size: int = 10_000
+    """Most objects that one commit takes."""
+
+    lock_timeout_ms: int = 5_000
+    """How long a commit waits for other writers before ``LockContentionError``."""
+
+    sqlite_synchronous: Synchronous = "FULL"
+    """``FULL``: a commit that returned survives power loss. ``NORMAL``: it survives a crash of the
+    process, and the last commits before a power loss may be missing."""
+
+    event_poll_interval_ms: int = 1_000
+    """Longest wait of an idle event loop."""
+
+    event_claim_limit: int = 100
+    """Most events claimed per handler and poll."""
+
+    max_events_per_iteration: int = 1_000
+    """Most events handled in one iteration of the loop, over all handlers."""
+
+    event_claim_lease_ms: int = 30_000
+    """How long a claimed event is reserved for its handler."""
+
+    event_retention_ms: int = 604_800_000
+    """How long handled events are kept."""
+
+    session_heartbeat_interval_ms: int = 5_000
+    """How often a running session reports that it is alive."""
+
+    session_ttl_ms: int = 60_000
+    """A session silent for this long counts as dead."""
+
+    event_max_attempts: int = 10
+    """Failures of one handler before an event becomes its dead letter."""
+
+    event_backoff_base_ms: int = 250
+    """First delay of the exponential backoff."""
+
+    event_backoff_max_ms: int = 30_000
+    """Longest delay of the exponential backoff."""
+
+    max_event_chain_depth: int = 20
+    """Most hops from a root event; a guard against endless chains."""
+
+    def __post_init__(self) -> None:
+        for name, hint in _HINTS.items():
+            _check(name, hint, getattr(self, name))
+        if self.event_backoff_max_ms < self.event_backoff_base_ms:
+            raise ConfigError(
+                f"event_backoff_max_ms is {self.event_backoff_max_ms}, "
+                f"less than event_backoff_base_ms ({self.event_backoff_base_ms}).",
+                fix="raise the maximum or lower the base.",
+            )
+
+    @classmethod
+    def from_env(
+        cls, environ: Mapping[str, str] | None = None, **overrides: Any
+    ) -> OntologiaConfig:
+        """Read options from ``ONTOLOGIA_*`` variables, e.g. ``ONTOLOGIA_MAX_BATCH_SIZE``."""
+        source = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for name, hint in _HINTS.items():
+            raw = source.get(f"ONTOLOGIA_{name.upper()}")
+            if raw is not None:
+                values[name] = _parse(name, hint, raw)
+        return cls(**(values | overrides))
+
+
+_HINTS: dict[str, Any] = {
+    f.name: get_type_hints(OntologiaConfig)[f.name] for f in fields(OntologiaConfig)
+}
+
+
+def _parse(name: str, hint: Any, raw: str) -> Any:
+    if hint is not int:
+        return raw
+    try:
+        return int(raw)
+    except ValueError:
+        raise ConfigError(
+            f"ONTOLOGIA_{name.upper()} is {raw!r}, not a whole number.",
+            fix="set it to digits only, for example 5000.",
+        ) from None
+
+
+def _check(name: str, hint: Any, value: object) -> None:
+    if hint is int:
+        if type(value) is not int or not 0 < value < 2**53:
+            raise ConfigError(
+                f"{name} is {value!r}.", why="it must be a whole number above 0.", fix="change it."
+            )
+    elif hint is str:
+        if not isinstance(value, str) or not value or "\0" in value:
+            raise ConfigError(f"{name} is {value!r}.", why="it must be text, and not empty.")
+    elif value not in get_args(hint):
+        choices = ", ".join(map(repr, get_args(hint)))
+        raise ConfigError(f"{name} is {value!r}.", why=f"it must be one of {choices}.")

@@ -1,0 +1,304 @@
+"""Every exception that Ontologia raises on purpose.
+
+Each carries a stable ``code``, the values it talks about as attributes, and a text that says what
+is wrong, why, and how to fix it. Driver errors stay reachable as ``__cause__``.
+
+    OntologiaError
+    ├── ModelDefinitionError        a class declaration that cannot work
+    ├── ValidationError             a value that its field does not accept
+    ├── QueryError                  a query that makes no sense
+    │   └── FilterTruthError        a filter used as a truth value
+    ├── ConfigError                 a configuration option out of range
+    ├── CommitError
+    │   ├── BatchSizeExceededError  more intents than one commit may hold
+    │   └── CommitNotFoundError     no such commit in this namespace
+    ├── SchemaError
+    │   ├── SchemaOutdatedError     code and datastore disagree about a type
+    │   ├── MigrationTokenError     the previewed migration is not the one to apply
+    │   ├── MissingUpgraderError    no way from a stored version to the next
+    │   ├── MigrationError          an upgrader failed, or produced bad data
+    │   └── TypeInUseError          a type that relations still depend on
+    ├── EndpointMissingError        a relation points at an entity that is not there
+    ├── StorageError
+    │   ├── DatastoreURIError       a URI that names no known backend
+    │   ├── InvalidDatastoreError   the file is not, or no longer, a datastore
+    │   ├── DatastoreReadOnlyError  the datastore cannot be written
+    │   ├── DatastoreFullError      no space left
+    │   ├── LockContentionError     other writers held the lock too long
+    │   └── SessionClosedError      the session was closed
+    └── MissingDependencyError      an optional package is not installed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+class OntologiaError(Exception):
+    """Base of all errors of this library."""
+
+    code: ClassVar[str] = "ontologia"
+
+    def __init__(self, what: str, *, why: str | None = None, fix: str | None = None) -> None:
+        self.what, self.why, self.fix = what, why, fix
+        lines = [what]
+        if why:
+            lines.append(f"  why: {why}")
+        if fix:
+            lines.append(f"  fix: {fix}")
+        super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(
+    cls: type[OntologiaError], args: tuple[Any, ...], state: dict[str, Any]
+) -> OntologiaError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ModelDefinitionError(OntologiaError, TypeError):
+    """A class declaration that cannot work."""
+
+    code = "model_definition"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One value that a field did not accept."""
+
+    field: str
+    value: object
+    rule: str
+
+
+class ValidationError(OntologiaError, ValueError):
+    """A value that its field does not accept."""
+
+    code = "validation"
+
+    def __init__(self, type_name: str, failures: Sequence[Failure], fix: str | None = None) -> None:
+        self.type_name = type_name
+        self.errors = list(failures)
+        first = failures[0]
+        self.field, self.value, self.rule = first.field, first.value, first.rule
+        what = "; ".join(
+            f"{type_name}.{f.field} got {shorten(f.value)}: {f.rule}" for f in failures[:5]
+        )
+        if len(failures) > 5:
+            what += f"; and {len(failures) - 5} more"
+        super().__init__(what + ".", fix=fix or "pass a value of the declared type.")
+
+
+class QueryError(OntologiaError, ValueError):
+    """A query that makes no sense for the types it names."""
+
+    code = "query"
+
+
+class FilterTruthError(QueryError, TypeError):
+    """A filter was used as a truth value."""
+
+    code = "filter_truth"
+
+
+class ConfigError(OntologiaError, ValueError):
+    """A configuration option is unknown or out of range."""
+
+    code = "config"
+
+
+class CommitError(OntologiaError):
+    """A commit could not be made or found."""
+
+    code = "commit"
+
+
+class BatchSizeExceededError(CommitError):
+    """More intents are queued than one commit may hold."""
+
+    code = "batch_size_exceeded"
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(
+            f"{size} objects are queued, one commit takes at most {limit}.",
+            why="a commit is one transaction; very large ones block other writers.",
+            fix="commit in smaller batches, or raise max_batch_size in OntologiaConfig.",
+        )
+
+
+class CommitNotFoundError(CommitError, LookupError):
+    """There is no such commit in this namespace."""
+
+    code = "commit_not_found"
+
+    def __init__(self, commit_id: int, namespace: str) -> None:
+        self.commit_id, self.namespace = commit_id, namespace
+        super().__init__(
+            f"there is no commit {commit_id} in namespace {namespace!r}.",
+            fix="list_commits() shows the commits there are.",
+        )
+
+
+class SchemaError(OntologiaError):
+    """Declared types and stored types do not fit together."""
+
+    code = "schema"
+
+
+class SchemaOutdatedError(SchemaError):
+    """The declared types differ from those the datastore holds."""
+
+    code = "schema_outdated"
+
+    def __init__(self, diffs: Sequence[Any]) -> None:
+        self.diffs = list(diffs)
+        super().__init__(
+            "the declared types differ from the stored ones: " + "; ".join(map(str, diffs)) + ".",
+            why="a type changed in code, or another process migrated the datastore.",
+            fix="preview with session.migrate(), apply with session.migrate(dry_run=False, "
+            "token=...); or run the code that matches the datastore.",
+        )
+
+
+class MigrationTokenError(SchemaError):
+    """The token does not belong to the change that would be applied now."""
+
+    code = "migration_token"
+
+    def __init__(self, expected: str, given: str | None) -> None:
+        self.expected, self.given = expected, given
+        super().__init__(
+            "no token was given." if given is None else f"the token {given!r} is not current.",
+            why="the token proves that what is applied is what was previewed.",
+            fix="preview again, check it, and pass the token of that preview.",
+        )
+
+
+class MissingUpgraderError(SchemaError):
+    """There is no way from a stored schema version to the next."""
+
+    code = "missing_upgrader"
+
+    def __init__(self, type_name: str, from_version: int, reason: str) -> None:
+        self.type_name, self.from_version = type_name, from_version
+        super().__init__(
+            f"{type_name!r} version {from_version} cannot be upgraded "
+            f"to version {from_version + 1}: {reason}.",
+            fix=f"write a function decorated with @upgrader({type_name!r}, "
+            f"from_version={from_version}) and pass it as upgraders=.",
+        )
+
+
+class MigrationError(SchemaError):
+    """An upgrader failed, or returned data that the new version does not accept."""
+
+    code = "migration"
+
+    def __init__(self, type_name: str, key: object, data: object, reason: str) -> None:
+        self.type_name, self.key, self.data = type_name, key, data
+        super().__init__(
+            f"{type_name!r} with key {key!r} cannot be upgraded: {reason}; "
+            f"the data was {shorten(data)}.",
+            why="nothing was written: a migration applies to all rows or to none.",
+            fix="correct the upgrader so that it returns valid data for this row.",
+        )
+
+
+class TypeInUseError(SchemaError):
+    """A type cannot be dropped while relations depend on it."""
+
+    code = "type_in_use"
+
+    def __init__(self, type_name: str, relations: Sequence[str]) -> None:
+        self.type_name, self.relations = type_name, list(relations)
+        names = ", ".join(map(repr, relations))
+        super().__init__(
+            f"{type_name!r} cannot be dropped: {names} depend on it.",
+            fix="drop those relation types first.",
+        )
+
+
+class EndpointMissingError(OntologiaError, LookupError):
+    """A relation's endpoint is not there, or was never loaded."""
+
+    code = "endpoint_missing"
+
+
+class StorageError(OntologiaError):
+    """The datastore could not do what was asked."""
+
+    code = "storage"
+
+
+class DatastoreURIError(StorageError, ValueError):
+    """The URI names no backend we know."""
+
+    code = "datastore_uri"
+
+
+class InvalidDatastoreError(StorageError):
+    """What the URI points at is not a datastore, or is damaged."""
+
+    code = "invalid_datastore"
+
+
+class DatastoreReadOnlyError(StorageError):
+    """The datastore cannot be written."""
+
+    code = "datastore_read_only"
+
+
+class DatastoreFullError(StorageError):
+    """There is no space left for the datastore."""
+
+    code = "datastore_full"
+
+
+class LockContentionError(StorageError, TimeoutError):
+    """Other writers held the lock for longer than the configured timeout."""
+
+    code = "lock_contention"
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        super().__init__(
+            f"the write lock was not free within {timeout_ms} ms.",
+            why="another process or thread holds a write transaction open.",
+            fix="try again, commit in smaller batches, or raise lock_timeout_ms.",
+        )
+
+
+class SessionClosedError(StorageError):
+    """The session was closed."""
+
+    code = "session_closed"
+
+    def __init__(self) -> None:
+        super().__init__("the session is closed.", fix="open a new Session.")
+
+
+class MissingDependencyError(OntologiaError, ImportError):
+    """An optional package is needed for this call."""
+
+    code = "missing_dependency"
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(
+            f"the package {package!r} is not installed.",
+            fix=f"pip install 'ontologia[{extra}]'.",
+        )
+
+
+def shorten(value: object, limit: int = 120) -> str:
+    """The repr of a value, cut so that an error text stays readable."""
+    text = repr(value[: limit * 2]) if isinstance(value, str | bytes) else repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,1 @@
+"""The query language: expressions, plans, builders and the in-process evaluator."""

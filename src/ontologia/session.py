@@ -1,0 +1,286 @@
+"""Session: the facade that users hold."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from uuid_utils.compat import uuid7
+
+from ontologia.clock import Clock, SystemClock
+from ontologia.config import OntologiaConfig
+from ontologia.errors import (
+    ConfigError,
+    Failure,
+    SchemaOutdatedError,
+    SessionClosedError,
+    ValidationError,
+)
+from ontologia.model import Entity, Event, Relation
+from ontologia.model.canonical import datetime_text, text
+from ontologia.query.builder import Query
+from ontologia.state.commit import Committer, UnitOfWork
+from ontologia.state.history import Commit, Diff, History
+from ontologia.state.migration import (
+    DropPreview,
+    MigrationPreview,
+    MigrationResult,
+    Migrator,
+    find_type,
+)
+from ontologia.state.reading import Reader
+from ontologia.state.schema import Types
+from ontologia.state.verify import VerifyReport, verify
+from ontologia.storage.base import Capabilities, EventRecord
+from ontologia.storage.uri import open_store
+
+Stateful = Entity | Relation[Any, Any]
+
+
+class Session:
+    """A datastore, seen through one namespace.
+
+    >>> with Session("sqlite:///app.db") as session:
+    ...     session.ensure(Customer(id="c1", name="Ada"))
+
+    As a context manager it commits on a clean exit and discards on an exception. It may be used
+    from several threads: what a thread queues belongs to that thread's next commit.
+    """
+
+    def __init__(
+        self,
+        datastore_uri: str,
+        namespace: str | None = None,
+        *,
+        entity_types: Iterable[type[Entity]] | None = None,
+        relation_types: Iterable[type[Relation[Any, Any]]] | None = None,
+        instance_metadata: dict[str, Any] | None = None,
+        config: OntologiaConfig | None = None,
+        upgraders: Any = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = OntologiaConfig() if config is None else config
+        self.namespace = _check_namespace(
+            self.config.default_namespace if namespace is None else namespace
+        )
+        self.session_id = str(uuid7())
+        self.datastore_uri = datastore_uri
+        self.instance_metadata = dict(instance_metadata or {})
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._types = Types()
+        for cls in (*(entity_types or ()), *(relation_types or ())):
+            self._types.add(cls)
+        self._closed = False
+        self._local = threading.local()
+        self._units: list[tuple[threading.Thread, UnitOfWork]] = []
+        self._units_lock = threading.Lock()
+        self._store = open_store(datastore_uri, self.config)
+        self._reader = Reader(self._store, self.namespace, self._types)
+        self._reader.upgraders = self._reader.upgraders.extended(upgraders)
+        self._history = History(self._reader, self._types, self.namespace)
+        self._migrator = Migrator(self._store, self.namespace, self._types)
+        self._committer = Committer(
+            self._store,
+            self.namespace,
+            self._types,
+            session_id=self.session_id,
+            clock=self._clock,
+            max_batch_size=self.config.max_batch_size,
+        )
+
+    def __repr__(self) -> str:
+        return f"Session({self.datastore_uri!r}, namespace={self.namespace!r})"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
+        return self._store.capabilities
+
+    # Units of work
+
+    def _unit(self) -> UnitOfWork:
+        if self._closed:
+            raise SessionClosedError
+        unit: UnitOfWork | None = getattr(self._local, "unit", None)
+        if unit is None:
+            unit = self._local.unit = UnitOfWork()
+            with self._units_lock:
+                self._units.append((threading.current_thread(), unit))
+        return unit
+
+    def _adopt(self, *, everything: bool = False) -> UnitOfWork:
+        """This thread's unit, with what threads that have ended left behind."""
+        unit = self._unit()
+        with self._units_lock:
+            for entry in list(self._units):
+                thread, other = entry
+                if other is not unit and (everything or not thread.is_alive()):
+                    unit.absorb(other)
+                    if not thread.is_alive():
+                        self._units.remove(entry)
+        return unit
+
+    def ensure(self, obj: Stateful | Iterable[Stateful]) -> None:
+        """Queue what should be true, as it is now; the next commit writes what differs."""
+        if isinstance(obj, Entity | Relation):
+            self._unit().add(self._types, (obj,))
+        elif isinstance(obj, Iterable) and not isinstance(obj, str | bytes | type):
+            self._unit().add(self._types, obj)
+        else:
+            self._unit().add(self._types, (obj,))  # raises, and says what to pass
+
+    def add_commit_meta(self, key: str, value: str) -> None:
+        """Attach metadata to the next commit."""
+        self._unit().annotate(key, value)
+
+    @property
+    def pending(self) -> int:
+        """The number of objects queued for the next commit."""
+        return len(self._adopt())
+
+    def discard(self) -> None:
+        """Forget what is queued."""
+        self._unit().clear()
+
+    def commit(self, *, event: Event | Sequence[Event] | None = None) -> int | None:
+        """Write what differs, and the events, in one transaction.
+
+        Returns the commit id, or None if no state changed. On failure nothing is written and
+        everything stays queued.
+        """
+        return self._committer.commit(self._adopt(), _events(event))
+
+    # Reading
+
+    def query(self) -> Query:
+        """Start a query."""
+        if self._closed:
+            raise SessionClosedError
+        return Query(self._reader, self._types)
+
+    def list_commits(self, limit: int = 10, since_commit_id: int | None = None) -> list[Commit]:
+        """The newest commits first; with ``since_commit_id``, those after it, oldest first."""
+        return self._history.commits(limit, since_commit_id)
+
+    def get_commit(self, commit_id: int) -> Commit:
+        """One commit; raises CommitNotFoundError."""
+        return self._history.commit(commit_id)
+
+    def list_commit_changes(self, commit_id: int) -> list[dict[str, Any]]:
+        """The entities and relations that a commit added or changed."""
+        return self._history.changes(commit_id)
+
+    def diff(self, a: int, b: int) -> Diff:
+        """What was added and changed after commit ``a``, up to and including ``b``."""
+        return self._history.diff(a, b)
+
+    def list_events(self, limit: int = 10) -> list[EventRecord]:
+        """The newest events of this namespace first."""
+        with self._reader.view() as view:
+            return view.snapshot.events(limit)
+
+    # Schema
+
+    def validate(self) -> None:
+        """Raise SchemaOutdatedError if the known types differ from the stored ones."""
+        with self._reader.view() as view:
+            diffs = self._types.diffs(view.snapshot.schema())
+        if diffs:
+            raise SchemaOutdatedError(diffs)
+
+    @overload
+    def migrate(
+        self, dry_run: Literal[True] = True, *, upgraders: Any = None
+    ) -> MigrationPreview: ...
+    @overload
+    def migrate(
+        self,
+        dry_run: Literal[False],
+        token: str | None = None,
+        upgraders: Any = None,
+        force: bool = False,
+    ) -> MigrationResult: ...
+    def migrate(
+        self,
+        dry_run: bool = True,
+        token: str | None = None,
+        upgraders: Any = None,
+        force: bool = False,
+    ) -> MigrationPreview | MigrationResult:
+        """Preview the migration of the known types, or apply the one with this token.
+
+        All types are migrated, or none. ``force`` applies without a token.
+        """
+        if self._closed:
+            raise SessionClosedError
+        known = self._reader.upgraders.extended(upgraders)
+        if dry_run:
+            return self._migrator.preview(known)
+        result = self._migrator.apply(token, known, force, datetime_text(self._clock.now()))
+        # What was needed to migrate is needed to read the versions from before.
+        self._reader.upgraders = known
+        return result
+
+    def drop(
+        self, target: type[Stateful] | str, *, dry_run: bool = True, token: str | None = None
+    ) -> DropPreview:
+        """Preview the removal of a type with its rows and history, or carry it out."""
+        with self._reader.view() as view:
+            type_id = find_type(self._types, view.snapshot.schema(), target)
+        return self._migrator.drop(type_id, token, dry_run)
+
+    def verify(self) -> VerifyReport:
+        """Rebuild current state from history, and report every difference."""
+        return verify(self._reader, self._types)
+
+    # Life cycle
+
+    def close(self) -> None:
+        """Release the datastore; what is queued is forgotten. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._store.close()
+
+    def __enter__(self) -> Self:
+        if self._closed:
+            raise SessionClosedError
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and not self._closed:
+                self._committer.commit(self._adopt(everything=True), ())
+        finally:
+            self.close()
+
+
+def _check_namespace(namespace: object) -> str:
+    try:
+        if isinstance(namespace, str) and namespace:
+            return text(namespace)
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"the namespace {namespace!r} is not usable.", fix="pass text that is not empty."
+    )
+
+
+def _events(event: object) -> Sequence[Event]:
+    if event is None:
+        return ()
+    events: list[Any] = list(event) if isinstance(event, Iterable) else [event]
+    for item in events:
+        if not isinstance(item, Event):
+            raise ValidationError(
+                "commit",
+                [Failure("event", item, "not an event")],
+                "pass an instance of an Event class, or a list of them.",
+            )
+    return events

@@ -1,0 +1,1 @@
+"""State: reconciliation, commits, history, the schema registry and its migrations."""

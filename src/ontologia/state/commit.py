@@ -1,0 +1,176 @@
+"""Commits: queued intents reconciled with what is stored, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from uuid_utils.compat import uuid7
+
+from ontologia.clock import Clock
+from ontologia.errors import BatchSizeExceededError, Failure, ValidationError
+from ontologia.model.canonical import datetime_text, text
+from ontologia.model.codec import Row
+from ontologia.model.entity import Entity, Relation
+from ontologia.model.event import Event, event_payload
+from ontologia.model.spec import TypeSpec
+from ontologia.state.schema import Types
+from ontologia.storage.base import Addition, EventRecord, Replacement, Store, Transaction, TypeId
+
+
+@dataclass
+class UnitOfWork:
+    """What is queued for the next commit: the wanted rows by identity, and metadata."""
+
+    rows: dict[TypeSpec, dict[Row, Row]] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.rows.values()))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.rows.clear()
+        self.metadata.clear()
+
+    def add(self, types: Types, objects: Iterable[Any]) -> None:
+        """Queue objects as they are now; all of them, or none if one is not storable."""
+        fresh: dict[TypeSpec, dict[Row, Row]] = {}
+        for cls, group in groupby(objects, type):
+            if not issubclass(cls, Entity | Relation):
+                raise _not_stateful(next(group))
+            spec = types.add(cls)
+            encode, k, bucket = spec.row, spec.key_size, fresh.setdefault(spec, {})
+            for obj in group:  # noqa: B031 (either raised above, or read here)
+                row = encode(obj)
+                bucket[row[:k]] = row
+        self._merge(fresh)
+
+    def _merge(self, fresh: Mapping[TypeSpec, dict[Row, Row]]) -> None:
+        for spec, rows in fresh.items():
+            present = self.rows.get(spec)
+            if present is None:
+                self.rows[spec] = rows
+            else:
+                present.update(rows)
+
+    def absorb(self, other: UnitOfWork) -> None:
+        """Take over what another unit queued."""
+        self._merge(other.rows)
+        self.metadata.update(other.metadata)
+        other.rows, other.metadata = {}, {}
+
+    def annotate(self, key: str, value: str) -> None:
+        """Attach metadata to the next commit."""
+        for name, item in (("key", key), ("value", value)):
+            try:
+                if not isinstance(item, str):
+                    raise ValueError("commit metadata is text")
+                text(item)
+            except ValueError as error:
+                raise ValidationError(
+                    "commit metadata", [Failure(name, item, str(error))]
+                ) from None
+        self.metadata[key] = value
+
+
+def _not_stateful(obj: object) -> ValidationError:
+    fix = "pass instances of your Entity and Relation classes."
+    if isinstance(obj, Event):
+        fix = "pass events to commit(event=...)."
+    elif isinstance(obj, type):
+        fix = f"pass an instance: {obj.__name__}(...)."
+    return ValidationError(
+        "ensure", [Failure("object", obj, "neither an entity nor a relation")], fix
+    )
+
+
+class Committer:
+    """Turns units of work into commits."""
+
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        types: Types,
+        *,
+        session_id: str,
+        clock: Clock,
+        max_batch_size: int,
+    ) -> None:
+        self._store, self._namespace, self._types = store, namespace, types
+        self._session_id, self._clock, self._max_batch_size = session_id, clock, max_batch_size
+
+    def commit(self, unit: UnitOfWork, events: Sequence[Event]) -> int | None:
+        """Write the difference and the events; the commit id, None if no state changed."""
+        size = len(unit)
+        if size > self._max_batch_size:
+            raise BatchSizeExceededError(size, self._max_batch_size)
+        payloads = [event_payload(e) for e in events]
+        if not size and not events:
+            unit.clear()
+            return None
+        now = datetime_text(self._clock.now())
+        records = [self._record(e, p, now) for e, p in zip(events, payloads, strict=True)]
+        with self._store.write(self._namespace) as tx:
+            commit_id = self._reconcile(tx, unit, now)
+            if records:
+                tx.add_events(records)
+        unit.clear()
+        for event, record in zip(events, records, strict=True):
+            event.id, event.created_at = record.id, record.created_at
+            event.root_event_id, event.chain_depth = record.root_event_id, record.chain_depth
+            event.causation_id = record.causation_id
+        return commit_id
+
+    def _record(self, event: Event, payload: str, now: str) -> EventRecord:
+        event_id = str(uuid7())
+        return EventRecord(
+            event_id,
+            self._namespace,
+            event.__event_type__,
+            payload,
+            now,
+            event.priority,
+            event_id,
+            0,
+            None,
+        )
+
+    def _reconcile(self, tx: Transaction, unit: UnitOfWork, now: str) -> int | None:
+        versions = self._types.prepare(tx, unit.rows, now)
+        changes = []
+        touched: list[TypeId] = []
+        for spec, rows in unit.rows.items():
+            added, replaced = delta(tx, spec, rows)
+            if added or replaced:
+                changes.append((spec, added, replaced))
+                touched.append((spec.kind, spec.name))
+        if not changes:
+            return None
+        metadata = {"namespace": self._namespace, **unit.metadata}
+        commit_id = tx.add_commit(now, self._session_id, metadata, touched)
+        for spec, added, replaced in changes:
+            tx.write(spec, versions[spec], commit_id, added, replaced)
+        return commit_id
+
+
+def delta(
+    tx: Transaction, spec: TypeSpec, rows: dict[Row, Row]
+) -> tuple[list[Addition], list[Replacement]]:
+    """The rows that are new and those that differ, found with one read."""
+    k, payload = spec.key_size, spec.codec.payload
+    stored = {row[:k]: row for row in tx.current(spec, rows)}
+    if not stored:
+        return [Addition(row, payload(row)) for row in rows.values()], []
+    added: list[Addition] = []
+    replaced: list[Replacement] = []
+    for key, row in rows.items():
+        found = stored.get(key)
+        if found is None:
+            added.append(Addition(row, payload(row)))
+        elif found[:-1] != row:
+            replaced.append(Replacement(row, payload(row), found[-1]))
+    return added, replaced

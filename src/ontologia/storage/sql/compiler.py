@@ -1,0 +1,348 @@
+"""The compiler: plans become one SQL statement each, with every value bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ontologia.model.types import SequenceType, TupleType
+from ontologia.query.plan import (
+    Among,
+    AnyItem,
+    Both,
+    Compare,
+    Either,
+    Grouping,
+    Having,
+    HavingCompare,
+    HavingGroup,
+    IsNull,
+    Measure,
+    Operand,
+    Predicate,
+    Selection,
+    TextMatch,
+    conjuncts,
+    sides_of,
+)
+from ontologia.storage.sql.dialect import Dialect, Fragment, join, quote
+from ontologia.storage.sql.layout import (
+    HISTORY_KEYS,
+    NAMESPACE,
+    Layout,
+    current_name,
+    history_name,
+    order_column,
+)
+
+_OPERATORS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_ALIASES = {"own": "t", "left": "l", "right": "r"}
+_JSON_TYPES = {str: ("text",), int: ("integer", "real"), float: ("integer", "real")}
+# Longer lists are bound as one value, so that no database's limit on parameters is met.
+_MANY = 200
+
+
+class Compiler:
+    """Compiles plans for one namespace."""
+
+    def __init__(self, dialect: Dialect, namespace: str, layout: Layout, plan: Selection) -> None:
+        self.dialect, self.namespace, self.layout = dialect, namespace, layout
+        self.spec, self.window, self.plan = plan.spec, plan.window, plan
+        self.history = plan.window.mode != "latest"
+
+    def selection(self) -> Fragment:
+        """A statement that gives stored rows or payloads, each followed by its commit."""
+        columns = "t.fields_json, t.commit_id" if self.history else self.layout.selected
+        parts = [Fragment(f"SELECT {columns}"), *self._source(sides_of(self.plan)), self._order()]
+        if self.plan.limit is not None or self.plan.offset:
+            limit = -1 if self.plan.limit is None else self.plan.limit
+            parts.append(Fragment("LIMIT ? OFFSET ?", limit, self.plan.offset))
+        return join(parts, " ")
+
+    def grouping(self, plan: Grouping) -> Fragment:
+        """A statement that gives the keys in comparable form, then the measures."""
+        values = [self.comparable(k) for k in plan.keys] + [self.measure(m) for m in plan.measures]
+        parts = [join(values, ", ").format("SELECT {}"), *self._source(sides_of(plan))]
+        ordinals = ", ".join(str(i + 1) for i in range(len(plan.keys)))
+        if ordinals:
+            parts.append(Fragment(f"GROUP BY {ordinals}"))
+        if plan.having:
+            parts.append(join([self.having(h) for h in plan.having], " AND ").format("HAVING {}"))
+        if ordinals:
+            parts.append(Fragment(f"ORDER BY {ordinals}"))
+        return join(parts, " ")
+
+    def _source(self, sides: frozenset[str]) -> list[Fragment]:
+        table = self.layout.history if self.history else self.layout.current
+        parts = [Fragment(f"FROM {table} AS t")]
+        parts += [self._endpoint(side) for side in sorted(sides)]
+        conditions = [*self._visible(), *(self.predicate(p) for p in self.plan.where)]
+        parts.append(join(conditions, " AND ").format("WHERE {}"))
+        return parts
+
+    def _visible(self) -> list[Fragment]:
+        window = self.window
+        if window.mode == "latest":
+            return [Fragment(f"t.{NAMESPACE} = ?", self.namespace)]
+        own = Fragment("t.namespace = ?", self.namespace)
+        if window.mode == "history":
+            return [own, Fragment("t.commit_id > ?", window.commit_id)]
+        return [own, _interval("t", "?", window.commit_id)]
+
+    def _endpoint(self, side: str) -> Fragment:
+        spec, alias = self.spec.endpoint(side), _ALIASES[side]
+        if not self.history:
+            table, key = current_name(spec.kind, spec.name), quote(spec.key_fields[0].name)
+            return Fragment(
+                f"LEFT JOIN {table} AS {alias} ON {alias}.{NAMESPACE} = t.{NAMESPACE} "
+                f'AND {alias}.{key} = t."{side}_key"'
+            )
+        joined = Fragment(
+            f"LEFT JOIN {history_name(spec.kind, spec.name)} AS {alias} "
+            f"ON {alias}.namespace = t.namespace AND {alias}.key = t.{side}_key AND"
+        )
+        if self.window.mode == "history":
+            return join([joined, _interval(alias, "t.commit_id")], " ")
+        return join([joined, _interval(alias, "?", self.window.commit_id)], " ")
+
+    def _order(self) -> Fragment:
+        keys = [
+            self.comparable(k.operand).format("{} DESC" if k.descending else "{}")
+            for k in self.plan.order
+        ]
+        if self.history:
+            natural = [f"t.{c}" for c in HISTORY_KEYS[self.spec.kind][: self.spec.key_size]]
+            if self.window.mode == "history":
+                natural.insert(0, "t.commit_id")
+        else:
+            natural = [f"t.{c}" for c in self.layout.keys]
+            if self._can_use_index():
+                natural = [self.dialect.sort_only(c) for c in natural]
+        return join([*keys, *map(Fragment, natural)], ", ").format("ORDER BY {}")
+
+    def _can_use_index(self) -> bool:
+        """Whether some condition that must hold is on an indexed field."""
+        return any(
+            isinstance(part, Compare | Among | TextMatch)
+            and part.operand.field is not None
+            and part.operand.field.index
+            for part in conjuncts(self.plan.where)
+        )
+
+    def _document(self, operand: Operand) -> tuple[str, tuple[str, ...]]:
+        """The JSON document that holds an operand, and the path to it."""
+        assert operand.field is not None
+        alias = _ALIASES[operand.base]
+        if self.history:
+            return f"{alias}.fields_json", (operand.field.name, *operand.segments)
+        return f"{alias}.{quote(operand.field.name)}", operand.segments
+
+    def _in_json(self, operand: Operand) -> bool:
+        return (
+            self.history
+            or bool(operand.segments)
+            or operand.base == "item"
+            or operand.type.kind == "any"
+        )
+
+    def raw(self, operand: Operand) -> Fragment:
+        """The stored value of an operand."""
+        if operand.base == "item":
+            return self._item("value", operand)
+        assert operand.field is not None
+        alias = _ALIASES[operand.base]
+        if self.history and operand.field.is_key:
+            return Fragment(f"{alias}.{self._history_key(operand)}")
+        if not self._in_json(operand):
+            return Fragment(f"{alias}.{quote(operand.field.name)}")
+        return self.dialect.json_value(*self._document(operand))
+
+    def _history_key(self, operand: Operand) -> str:
+        assert operand.field is not None
+        if operand.base != "own":
+            return "key"
+        return HISTORY_KEYS[self.spec.kind][self.spec.position[operand.field.name]]
+
+    def _item(self, what: str, operand: Operand) -> Fragment:
+        if not operand.segments:
+            return Fragment(f"item.{what}")
+        read = self.dialect.json_value if what == "value" else self.dialect.json_type
+        return read("item.value", operand.segments).format(
+            "CASE WHEN item.type = 'object' THEN {} END"
+        )
+
+    def _type(self, operand: Operand) -> Fragment:
+        if operand.base == "item":
+            return self._item("type", operand)
+        return self.dialect.json_type(*self._document(operand))
+
+    def comparable(self, operand: Operand) -> Fragment:
+        """The operand in the form in which it compares and sorts."""
+        if operand.kind == "decimal":
+            if self._in_json(operand) or not self.dialect.order_columns:
+                return self.dialect.decimal_order(self.raw(operand))
+            assert operand.field is not None
+            return Fragment(f"{_ALIASES[operand.base]}.{order_column(operand.field)}")
+        if operand.kind == "bytes" and self._in_json(operand):
+            return self.dialect.bytes_value(self.raw(operand))
+        return self.raw(operand)
+
+    def _constant(self, operand: Operand, value: Any) -> Any:
+        return self.dialect.decimal_constant(value) if operand.kind == "decimal" else value
+
+    def predicate(self, predicate: Predicate) -> Fragment:
+        """A condition that is true exactly where the predicate is."""
+        if isinstance(predicate, Both | Either):
+            word = " AND " if isinstance(predicate, Both) else " OR "
+            return join([self.predicate(p) for p in predicate.parts], word).format("({})")
+        if isinstance(predicate, Compare):
+            return self._compare(predicate)
+        if isinstance(predicate, Among):
+            return self._among(predicate)
+        if isinstance(predicate, TextMatch):
+            return self._text(predicate)
+        if isinstance(predicate, IsNull):
+            word = "IS NOT NULL" if predicate.negated else "IS NULL"
+            return self.raw(predicate.operand).format(f"{{}} {word}")
+        return self._any_item(predicate)
+
+    def _compare(self, predicate: Compare) -> Fragment:
+        operand, value, op = predicate.operand, predicate.value, _OPERATORS[predicate.op]
+        if operand.kind == "any":
+            if isinstance(value, bool):
+                wanted = value if predicate.op == "==" else not value
+                return self._type(operand).format("{} = ?", "true" if wanted else "false")
+            guard = self._has_type(operand, _JSON_TYPES[type(value)])
+            return join([guard, self.raw(operand).format(f"{{}} {op} ?", value)], " AND ").format(
+                "({})"
+            )
+        test = self.comparable(operand).format(f"{{}} {op} ?", self._constant(operand, value))
+        if operand.kind == "datetime" and predicate.op != "==":
+            # Stored times have two lengths, with and without an offset; they do not compare.
+            guard = self.raw(operand).format("length({}) = ?", len(value))
+            return join([test, guard], " AND ").format("({})")
+        return test
+
+    def _has_type(self, operand: Operand, types: tuple[str, ...]) -> Fragment:
+        return self._type(operand).format(f"{{}} IN ({', '.join('?' * len(types))})", *types)
+
+    def _among(self, predicate: Among) -> Fragment:
+        operand, values = predicate.operand, predicate.values
+        if not values:
+            return Fragment("1 = 1" if predicate.negated else "1 = 0")
+        if operand.kind in ("any", "datetime", "bool"):
+            op, word = ("!=", " AND ") if predicate.negated else ("==", " OR ")
+            parts = [self._compare(Compare(operand, op, v)) for v in values]  # type: ignore[arg-type]
+            return join(parts, word).format("({})")
+        constants = [self._constant(operand, v) for v in values]
+        subject = self.comparable(operand)
+        if len(constants) > _MANY and operand.kind != "bytes":
+            return self.dialect.among_values(subject, constants, predicate.negated)
+        word = "NOT IN" if predicate.negated else "IN"
+        return subject.format(f"{{}} {word} ({', '.join('?' * len(constants))})", *constants)
+
+    def _text(self, predicate: TextMatch) -> Fragment:
+        operand, text = predicate.operand, predicate.text
+        subject = self.raw(operand)
+        if not text:
+            test = Fragment("1 = 1")
+        elif predicate.how == "contains":
+            test = self.dialect.text_contains(subject, text)
+        elif predicate.how == "endswith":
+            test = self.dialect.text_ends(subject, text)
+        else:
+            test = self._starts(subject, text)
+        if predicate.negated:
+            test = test.format("NOT ({})")
+        if operand.kind == "any":
+            present = self._has_type(operand, ("text",))
+        else:
+            present = subject.format("{} IS NOT NULL")
+        return join([present, test], " AND ").format("({})")
+
+    def _starts(self, subject: Fragment, prefix: str) -> Fragment:
+        # A range instead of a pattern: nothing to escape, and an index can serve it.
+        test = subject.format("{} >= ?", prefix)
+        end = _after(prefix)
+        if end is None:
+            return test
+        return join([test, subject.format("{} < ?", end)], " AND ").format("({})")
+
+    def _any_item(self, predicate: AnyItem) -> Fragment:
+        document, path = self._document(predicate.operand)
+        items = self.dialect.json_items(document, path, "item")
+        test = self.predicate(predicate.predicate)
+        found = join([items.format("SELECT 1 FROM {} WHERE"), test], " ").format("EXISTS ({})")
+        if not isinstance(predicate.operand.type, SequenceType | TupleType):
+            is_list = self.dialect.json_type(document, path).format("{} = 'array'")
+            found = join([is_list, found], " AND ").format("COALESCE({}, 0)")
+        return found.format("NOT {}") if predicate.negated else found
+
+    def measure(self, measure: Measure) -> Fragment:
+        """An aggregate; the least and greatest in comparable form."""
+        if measure.function == "count":
+            return Fragment("COUNT(*)")
+        if measure.predicate is not None:
+            return self.predicate(measure.predicate).format("COUNT(CASE WHEN {} THEN 1 END)")
+        operand = measure.operand
+        assert operand is not None
+        if measure.function == "avg_len":
+            document, path = self._document(operand)
+            length = self.dialect.json_length(document, path)
+            is_list = self.dialect.json_type(document, path)
+            return join([is_list, length], " = 'array' THEN ").format("AVG(CASE WHEN {} END)")
+        if measure.function in ("min", "max"):
+            return self.comparable(operand).format(f"{measure.function.upper()}({{}})")
+        if operand.kind == "decimal":
+            aggregate = "decimal_sum" if measure.function == "sum" else "decimal_avg"
+            result: Fragment = getattr(self.dialect, aggregate)(self.raw(operand))
+            return result
+        return self.raw(operand).format(f"{measure.function.upper()}({{}})")
+
+    def having(self, condition: Having) -> Fragment:
+        """A condition on groups."""
+        if isinstance(condition, HavingGroup):
+            if not condition.parts:
+                return Fragment("1 = 1" if condition.every else "1 = 0")
+            word = " AND " if condition.every else " OR "
+            return join([self.having(p) for p in condition.parts], word).format("({})")
+        assert isinstance(condition, HavingCompare)
+        measure = condition.measure
+        subject = self.measure(measure)
+        if condition.op == "is_null":
+            return subject.format("{} IS NOT NULL" if condition.negated else "{} IS NULL")
+        value = condition.value
+        if measure.operand is not None and measure.operand.kind == "decimal":
+            if measure.function in ("sum", "avg"):
+                subject = self.dialect.decimal_order(subject)
+            if measure.function != "avg_len":
+                value = self.dialect.decimal_constant(value)
+        return subject.format(f"{{}} {_OPERATORS[condition.op]} ?", value)
+
+
+def _interval(alias: str, at: str, *parameters: Any) -> Fragment:
+    """A condition that a version was current at a commit."""
+    return Fragment(
+        f"({alias}.commit_id <= {at} AND "
+        f"({alias}.until_commit IS NULL OR {alias}.until_commit > {at}))",
+        *parameters,
+        *parameters,
+    )
+
+
+def _after(prefix: str) -> str | None:
+    """The least text above every text with this prefix, in code point order."""
+    for i in range(len(prefix) - 1, -1, -1):
+        code = ord(prefix[i])
+        if code < 0x10FFFF:
+            # Surrogates are not characters; what follows them does.
+            following = 0xE000 if code == 0xD7FF else code + 1
+            return prefix[:i] + chr(following)
+    return None
+
+
+def explain_text(fragment: Fragment) -> str:
+    """The statement, one clause per line."""
+    text = fragment.sql
+    for word in ("FROM", "LEFT JOIN", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT"):
+        text = text.replace(f" {word} ", f"\n{word} ")
+    return text

@@ -1,0 +1,87 @@
+"""The query engine of SQL backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+from ontologia.model.spec import TypeSpec
+from ontologia.query.plan import Grouping, Measure, Operand, Selection
+from ontologia.storage.base import EngineDeclinedError, Explanation
+from ontologia.storage.sql.compiler import Compiler, explain_text
+from ontologia.storage.sql.dialect import Connection, Dialect, Fragment
+from ontologia.storage.sql.layout import Layout
+
+_FETCH = 5_000
+
+
+class SQLEngine:
+    """Runs plans as SQL statements."""
+
+    def __init__(
+        self, connection: Connection, layouts: Callable[[TypeSpec], Layout], namespace: str
+    ) -> None:
+        self._connection, self._layouts, self._namespace = connection, layouts, namespace
+
+    def _compiler(self, plan: Selection) -> Compiler:
+        layout = self._layouts(plan.spec)
+        return Compiler(layout.dialect, self._namespace, layout, plan)
+
+    def objects(self, plan: Selection) -> Iterator[list[Any]]:
+        statement = self._compiler(plan).selection()
+        codec = plan.spec.codec
+        load = codec.load_rows if plan.window.mode == "latest" else codec.load_payloads
+        cursor = self._connection.execute(statement.sql, statement.parameters)
+        while rows := cursor.fetchmany(_FETCH):
+            yield load(rows)
+
+    def groups(self, plan: Grouping) -> list[tuple[Any, ...]]:
+        compiler = self._compiler(plan.selection)
+        statement = compiler.grouping(plan)
+        decoders = [_key_decoder(compiler.dialect, k) for k in plan.keys]
+        decoders += [_measure_decoder(compiler.dialect, m) for m in plan.measures]
+        try:
+            rows = self._connection.execute(statement.sql, statement.parameters).fetchall()
+        except Exception as error:
+            if compiler.dialect.is_overflow(error):
+                raise EngineDeclinedError(str(error)) from error
+            raise
+        if not any(decoders):
+            result: list[tuple[Any, ...]] = rows
+            return result
+        return [
+            tuple(v if d is None or v is None else d(v) for d, v in zip(decoders, row, strict=True))
+            for row in rows
+        ]
+
+    def explain(self, plan: Selection | Grouping) -> Explanation:
+        selection = plan.selection if isinstance(plan, Grouping) else plan
+        compiler = self._compiler(selection)
+        statement: Fragment = (
+            compiler.grouping(plan) if isinstance(plan, Grouping) else compiler.selection()
+        )
+        steps = self._connection.execute(
+            f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters
+        ).fetchall()
+        return Explanation(
+            explain_text(statement), statement.parameters, tuple(str(step[-1]) for step in steps)
+        )
+
+
+Decoder = Callable[[Any], Any] | None
+
+
+def _key_decoder(dialect: Dialect, operand: Operand) -> Decoder:
+    if operand.kind == "decimal":
+        return dialect.decimal_result
+    return None if operand.type.plain else operand.type.from_stored
+
+
+def _measure_decoder(dialect: Dialect, measure: Measure) -> Decoder:
+    operand = measure.operand
+    if operand is None or measure.function == "avg_len":
+        return None
+    if measure.function in ("min", "max"):
+        return _key_decoder(dialect, operand)
+    return Decimal if operand.kind == "decimal" else None

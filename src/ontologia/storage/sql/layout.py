@@ -1,0 +1,207 @@
+"""Tables: where everything lies, and the statements that create it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ontologia.model.spec import FieldSpec, TypeSpec
+from ontologia.storage.base import StoredType
+from ontologia.storage.sql.dialect import Dialect, column_kind, quote
+
+FORMAT = 1
+"""Version of the layout; a store written by a newer one is refused."""
+
+BASE_TABLES = (
+    "CREATE TABLE ontologia_meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL){table}",
+    "CREATE TABLE commits (commit_id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, "
+    "created_at TEXT NOT NULL, session_id TEXT NOT NULL, metadata TEXT NOT NULL, "
+    "types TEXT NOT NULL){table}",
+    "CREATE INDEX commits_namespace ON commits (namespace, commit_id)",
+    "CREATE TABLE schema_types (kind TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, "
+    "indexes TEXT NOT NULL, PRIMARY KEY (kind, name)){table}",
+    "CREATE TABLE schema_versions (kind TEXT NOT NULL, name TEXT NOT NULL, "
+    "version INTEGER NOT NULL, fingerprint TEXT NOT NULL, description TEXT NOT NULL, "
+    "created_at TEXT NOT NULL, commit_id INTEGER NOT NULL, PRIMARY KEY (kind, name, version))"
+    "{table}",
+    "CREATE TABLE events (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, "
+    "namespace TEXT NOT NULL, type TEXT NOT NULL, payload TEXT NOT NULL, "
+    "created_at TEXT NOT NULL, priority INTEGER NOT NULL, root_event_id TEXT NOT NULL, "
+    "chain_depth INTEGER NOT NULL, causation_id TEXT){table}",
+    "CREATE INDEX events_namespace_type ON events (namespace, type, priority DESC, position)",
+)
+
+HISTORY_KEYS = {"entity": ("key",), "relation": ("left_key", "right_key", "instance_key")}
+COMMIT_ID, NAMESPACE = '"_commit_id"', '"_namespace"'
+
+
+def current_name(kind: str, name: str) -> str:
+    """The table of the current rows of a type, quoted."""
+    return quote(f"{kind}_{name}")
+
+
+def history_name(kind: str, name: str) -> str:
+    """The table of the history of a type, quoted."""
+    return quote(f"{kind}_{name}_history")
+
+
+def history_keys(stored: StoredType) -> tuple[str, ...]:
+    """The key columns of the history of a type."""
+    return HISTORY_KEYS[stored.kind][: len(stored.current.description["key"])]
+
+
+def order_column(field: FieldSpec) -> str:
+    """The column by which a decimal sorts, quoted; fields never start with an underscore."""
+    return quote(f"_order_{field.name}")
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The tables of one type, and the statements that read and write them."""
+
+    spec: TypeSpec
+    dialect: Dialect
+
+    @cached_property
+    def current(self) -> str:
+        return current_name(self.spec.kind, self.spec.name)
+
+    @cached_property
+    def history(self) -> str:
+        return history_name(self.spec.kind, self.spec.name)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The field columns, in stored order."""
+        return tuple(quote(f.name) for f in self.spec.fields)
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The key columns of the current table."""
+        return self.columns[: self.spec.key_size]
+
+    @cached_property
+    def history_keys(self) -> tuple[str, ...]:
+        """The key columns of the history table."""
+        return HISTORY_KEYS[self.spec.kind][: self.spec.key_size]
+
+    @cached_property
+    def ordered(self) -> tuple[tuple[int, str], ...]:
+        """Position and extra column of each field that needs one for its order."""
+        if not self.dialect.order_columns:
+            return ()
+        return tuple(
+            (i, order_column(f)) for i, f in enumerate(self.spec.fields) if f.type.kind == "decimal"
+        )
+
+    @cached_property
+    def selected(self) -> str:
+        """The columns that make up a stored row with its commit, of the table called ``t``."""
+        return ", ".join(f"t.{c}" for c in (*self.columns, COMMIT_ID))
+
+    def create(self, table: str | None = None) -> str:
+        """The statement that creates the current table."""
+        definitions = []
+        for f, column in zip(self.spec.fields, self.columns, strict=True):
+            null = "" if f.nullable else " NOT NULL"
+            definitions.append(f"{column} {self.dialect.column_type(column_kind(f.type))}{null}")
+        definitions += [f"{c} {self.dialect.column_type('str')}" for _, c in self.ordered]
+        definitions.append(f"{COMMIT_ID} {self.dialect.column_type('int')} NOT NULL")
+        definitions.append(f"{NAMESPACE} {self.dialect.column_type('str')} NOT NULL")
+        definitions.append(f"PRIMARY KEY ({NAMESPACE}, {', '.join(self.keys)})")
+        return (
+            f"CREATE TABLE {table or self.current} ({', '.join(definitions)})"
+            f"{self.dialect.clustered_options}"
+        )
+
+    def create_history(self) -> list[str]:
+        """The statements that create the history, and keep it append-only."""
+        spec, text = self.spec, self.dialect.column_type("str")
+        integer = self.dialect.column_type("int")
+        keys = ", ".join(
+            f"{column} {self.dialect.column_type(column_kind(f.type))} NOT NULL"
+            for column, f in zip(self.history_keys, spec.key_fields, strict=True)
+        )
+        identity = ", ".join(("namespace", *self.history_keys, "commit_id"))
+        fixed = ", ".join((identity, "schema_version", "fields_json"))
+        base = f"{spec.kind}_{spec.name}_history"
+        statements = [
+            f"CREATE TABLE {self.history} (namespace {text} NOT NULL, {keys}, "
+            f"commit_id {integer} NOT NULL, until_commit {integer}, "
+            f"schema_version {integer} NOT NULL, fields_json {text} NOT NULL, "
+            f"PRIMARY KEY ({identity})){self.dialect.clustered_options}",
+            f"CREATE INDEX {quote(base + '_commit')} ON {self.history} (commit_id)",
+            f"CREATE TRIGGER {quote(base + '_keep')} BEFORE DELETE ON {self.history} "
+            "BEGIN SELECT RAISE(ABORT, 'history is append-only'); END",
+            f"CREATE TRIGGER {quote(base + '_fixed')} BEFORE UPDATE OF {fixed} ON {self.history} "
+            "BEGIN SELECT RAISE(ABORT, 'history is append-only'); END",
+        ]
+        if spec.kind == "relation":
+            statements.append(
+                f"CREATE INDEX {quote(base + '_right')} ON {self.history} (namespace, right_key)"
+            )
+        return statements
+
+    def create_indexes(self, names: frozenset[str]) -> list[str]:
+        """The statements that create the indexes of these fields."""
+        spec = self.spec
+        extra = dict(self.ordered)
+        statements = []
+        for i, f in enumerate(spec.fields):
+            if f.name in names:
+                index = quote(f"{spec.kind}_{spec.name}_{f.name}")
+                column = extra.get(i, self.columns[i])
+                statements.append(f"CREATE INDEX {index} ON {self.current} ({NAMESPACE}, {column})")
+        return statements
+
+    def create_right(self) -> list[str]:
+        """The index by which relations are found from their right end."""
+        if self.spec.kind != "relation":
+            return []
+        index = quote(f"{self.spec.kind}_{self.spec.name}__right")
+        return [f"CREATE INDEX {index} ON {self.current} ({NAMESPACE}, {quote('right_key')})"]
+
+    @cached_property
+    def insert(self) -> str:
+        return self.insert_into(self.current)
+
+    def insert_into(self, table: str) -> str:
+        """Insert into a table laid out as the current one."""
+        names = (*self.columns, *(c for _, c in self.ordered), COMMIT_ID, NAMESPACE)
+        return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({_marks(len(names))})"
+
+    @cached_property
+    def update(self) -> str:
+        names = (*self.columns[self.spec.key_size :], *(c for _, c in self.ordered), COMMIT_ID)
+        changes = ", ".join(f"{c} = ?" for c in names)
+        return f"UPDATE {self.current} SET {changes} WHERE {_equal((NAMESPACE, *self.keys))}"
+
+    @cached_property
+    def insert_version(self) -> str:
+        names = ("namespace", *self.history_keys, "commit_id", "schema_version", "fields_json")
+        return f"INSERT INTO {self.history} ({', '.join(names)}) VALUES ({_marks(len(names))})"
+
+    @cached_property
+    def end_version(self) -> str:
+        identity = _equal(("namespace", *self.history_keys, "commit_id"))
+        return f"UPDATE {self.history} SET until_commit = ? WHERE {identity}"
+
+    @cached_property
+    def select_one(self) -> str:
+        condition = _equal([f"t.{c}" for c in (NAMESPACE, *self.keys)])
+        return f"SELECT {self.selected} FROM {self.current} AS t WHERE {condition}"
+
+    @cached_property
+    def select_all(self) -> str:
+        return (
+            f"SELECT {self.selected} FROM {self.current} AS t WHERE t.{NAMESPACE} = ? "
+            f"ORDER BY {', '.join(f't.{c}' for c in self.keys)}"
+        )
+
+
+def _marks(n: int) -> str:
+    return ", ".join("?" * n)
+
+
+def _equal(columns: tuple[str, ...] | list[str]) -> str:
+    return " AND ".join(f"{c} = ?" for c in columns)

@@ -1,0 +1,406 @@
+"""SQLite: dialect, driver, and the rules of one file shared by many processes."""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote as url_quote
+
+from ontologia.config import OntologiaConfig
+from ontologia.errors import (
+    DatastoreFullError,
+    DatastoreReadOnlyError,
+    InvalidDatastoreError,
+    LockContentionError,
+    SessionClosedError,
+    StorageError,
+)
+from ontologia.model.canonical import (
+    decimal_from_order,
+    decimal_mean,
+    decimal_order,
+    decimal_sum,
+    dumps,
+)
+from ontologia.model.codec import Row
+from ontologia.storage.base import Capabilities
+from ontologia.storage.sql.dialect import Fragment
+from ontologia.storage.sql.layout import BASE_TABLES, FORMAT
+from ontologia.storage.sql.store import Catalog, SQLSnapshot, SQLTransaction
+
+MINIMUM_VERSION = (3, 37, 0)
+
+_COLUMN_TYPES = {
+    "str": "TEXT",
+    "int": "INTEGER",
+    "float": "REAL",
+    "bool": "INTEGER",
+    "bytes": "BLOB",
+}
+
+
+class SQLiteDialect:
+    """SQL as SQLite speaks it."""
+
+    table_options = " STRICT"
+    clustered_options = " STRICT, WITHOUT ROWID"
+    order_columns = True
+
+    def column_type(self, kind: str) -> str:
+        return _COLUMN_TYPES.get(kind, "TEXT")
+
+    def among_keys(self, columns: Sequence[str], keys: Sequence[Row]) -> Fragment:
+        # The keys travel as one JSON array: the statement stays the same for any number.
+        if len(columns) == 1:
+            return Fragment(
+                f"{columns[0]} IN (SELECT value FROM json_each(?))", dumps([k[0] for k in keys])
+            )
+        values = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))
+        return Fragment(
+            f"({', '.join(columns)}) IN (SELECT {values} FROM json_each(?))", dumps(keys)
+        )
+
+    def among_values(self, operand: Fragment, values: Sequence[Any], negated: bool) -> Fragment:
+        word = "NOT IN" if negated else "IN"
+        return operand.format(f"{{}} {word} (SELECT value FROM json_each(?))", dumps(values))
+
+    def json_value(self, document: str, path: tuple[str, ...]) -> Fragment:
+        return Fragment(f"json_extract({document}, ?)", _json_path(path))
+
+    def json_type(self, document: str, path: tuple[str, ...]) -> Fragment:
+        return Fragment(f"json_type({document}, ?)", _json_path(path))
+
+    def json_length(self, document: str, path: tuple[str, ...]) -> Fragment:
+        return Fragment(f"json_array_length({document}, ?)", _json_path(path))
+
+    def json_items(self, document: str, path: tuple[str, ...], alias: str) -> Fragment:
+        return Fragment(f"json_each({document}, ?) AS {alias}", _json_path(path))
+
+    def decimal_order(self, operand: Fragment) -> Fragment:
+        return operand.format("ontologia_decimal_order({})")
+
+    def decimal_constant(self, text: str) -> Any:
+        return decimal_order(Decimal(text))
+
+    def decimal_result(self, value: Any) -> Any:
+        return decimal_from_order(value)
+
+    def decimal_sum(self, operand: Fragment) -> Fragment:
+        return operand.format("ontologia_decimal_sum({})")
+
+    def decimal_avg(self, operand: Fragment) -> Fragment:
+        return operand.format("ontologia_decimal_avg({})")
+
+    def bytes_value(self, operand: Fragment) -> Fragment:
+        return operand.format("ontologia_bytes({})")
+
+    def text_contains(self, operand: Fragment, text: str) -> Fragment:
+        return operand.format("instr({}, ?) > 0", text)
+
+    def text_ends(self, operand: Fragment, text: str) -> Fragment:
+        return operand.format("substr({}, ?) = ?", -len(text), text)
+
+    def sort_only(self, column: str) -> str:
+        # Without statistics SQLite would rather walk the whole table in key order than sort.
+        return f"+{column}"
+
+    def is_overflow(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and "integer overflow" in str(error)
+
+
+def _json_path(path: tuple[str, ...]) -> str:
+    return "$" + "".join(f'."{segment}"' for segment in path)
+
+
+class _DecimalSum:
+    def __init__(self) -> None:
+        self.values: list[Decimal] = []
+
+    def step(self, value: str | None) -> None:
+        if value is not None:
+            self.values.append(Decimal(value))
+
+    def finalize(self) -> str | None:
+        return str(decimal_sum(self.values)) if self.values else None
+
+
+class _DecimalAvg(_DecimalSum):
+    def finalize(self) -> str | None:
+        if not self.values:
+            return None
+        return str(decimal_mean(decimal_sum(self.values), len(self.values)))
+
+
+def _order_function(value: str | None) -> str | None:
+    return None if value is None else decimal_order(Decimal(value))
+
+
+def _bytes_function(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value)
+
+
+class SQLiteStore:
+    """A store in one SQLite file, or in memory."""
+
+    def __init__(self, path: str, config: OntologiaConfig, *, read_only: bool = False) -> None:
+        if sqlite3.sqlite_version_info < MINIMUM_VERSION:
+            raise StorageError(
+                f"SQLite {sqlite3.sqlite_version} is too old.",
+                why="tables use STRICT, which came with 3.37.",
+                fix="use a Python built with a newer SQLite.",
+            )
+        self._path, self._config, self._read_only = path, config, read_only
+        self._in_memory = path == ":memory:"
+        self.capabilities = Capabilities(
+            durable=not self._in_memory,
+            concurrent_processes=not self._in_memory,
+            query_engine=True,
+        )
+        self._catalog = Catalog(SQLiteDialect())
+        self._write_lock = threading.Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._all: list[sqlite3.Connection] = []
+        self._closed = False
+        self._writer: sqlite3.Connection | None = None
+        with self._translated():
+            self._prepare()
+
+    def _connect(self) -> sqlite3.Connection:
+        timeout = self._config.lock_timeout_ms / 1000
+        target, uri = self._path, False
+        if self._read_only:
+            target, uri = f"file:{url_quote(self._path)}?mode=ro", True
+        connection = sqlite3.connect(
+            target,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+            uri=uri,
+        )
+        try:
+            connection.execute(f"PRAGMA synchronous = {self._config.sqlite_synchronous}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            for name, function in (
+                ("ontologia_decimal_order", _order_function),
+                ("ontologia_bytes", _bytes_function),
+            ):
+                connection.create_function(name, 1, function, deterministic=True)
+            for name, aggregate in (
+                ("ontologia_decimal_sum", _DecimalSum),
+                ("ontologia_decimal_avg", _DecimalAvg),
+            ):
+                connection.create_aggregate(name, 1, cast(Any, aggregate))
+        except BaseException:
+            connection.close()
+            raise
+        self._all.append(connection)
+        return connection
+
+    def _prepare(self) -> None:
+        if not self._in_memory and not Path(self._path).absolute().parent.is_dir():
+            raise StorageError(
+                f"the directory of {self._path!r} does not exist.", fix="create it first."
+            )
+        connection = self._connect()
+        try:
+            present = connection.execute(
+                "SELECT name FROM sqlite_master WHERE name = 'ontologia_meta'"
+            ).fetchone()
+            if not self._read_only:
+                self._use_wal(connection)
+            if present is None:
+                self._create(connection)
+            self._check_format(connection)
+        except BaseException:
+            self.close()
+            raise
+        self._writer = connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        # Changing the journal mode does not wait for other connections by itself.
+        deadline = time.monotonic() + self._config.lock_timeout_ms / 1000
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+
+    def _create(self, connection: sqlite3.Connection) -> None:
+        if self._read_only:
+            raise InvalidDatastoreError(
+                f"{self._path!r} holds no datastore, and it is opened read-only.",
+                fix="open it once without mode=ro.",
+            )
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            tables = {
+                name
+                for (name,) in connection.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                )
+            }
+            if "ontologia_meta" not in tables:
+                self._refuse_foreign(tables)
+                for statement in BASE_TABLES:
+                    connection.execute(statement.replace("{table}", " STRICT"))
+                connection.executemany(
+                    "INSERT INTO ontologia_meta (key, value) VALUES (?, ?)",
+                    [("format", str(FORMAT)), ("schema_epoch", "0")],
+                )
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _refuse_foreign(self, tables: set[str]) -> None:
+        clash = tables & {"commits", "schema_types", "schema_versions", "events"}
+        if clash:
+            raise InvalidDatastoreError(
+                f"{self._path!r} is a database of another application.",
+                why=f"it already has the tables {', '.join(sorted(clash))}.",
+                fix="use a file of its own for the datastore.",
+            )
+
+    def _check_format(self, connection: sqlite3.Connection) -> None:
+        (found,) = connection.execute(
+            "SELECT value FROM ontologia_meta WHERE key = 'format'"
+        ).fetchone()
+        if int(found) > FORMAT:
+            raise InvalidDatastoreError(
+                f"{self._path!r} has format {found}, this version reads up to {FORMAT}.",
+                fix="upgrade the ontologia package.",
+            )
+
+    @contextmanager
+    def read(self, namespace: str) -> Generator[SQLSnapshot]:
+        with self._translated():
+            if self._in_memory:
+                # One connection holds the only copy of the data, so readers take turns.
+                with self._exclusive() as connection:
+                    yield SQLSnapshot(connection, self._catalog, namespace)
+                return
+            connection = self._borrow()
+            try:
+                connection.execute("BEGIN")
+                yield SQLSnapshot(connection, self._catalog, namespace)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                self._give_back(connection)
+
+    def _borrow(self) -> sqlite3.Connection:
+        if self._closed:
+            raise SessionClosedError
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._connect()
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    @contextmanager
+    def _exclusive(self) -> Generator[sqlite3.Connection]:
+        if self._closed or self._writer is None:
+            raise SessionClosedError
+        if not self._write_lock.acquire(timeout=self._config.lock_timeout_ms / 1000):
+            raise LockContentionError(self._config.lock_timeout_ms)
+        try:
+            yield self._writer
+        finally:
+            self._write_lock.release()
+
+    @contextmanager
+    def write(self, namespace: str) -> Generator[SQLTransaction]:
+        with self._translated(), self._exclusive() as connection:
+            if self._read_only:
+                raise DatastoreReadOnlyError(
+                    f"{self._path!r} is opened read-only.", fix="open it without mode=ro."
+                )
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield SQLTransaction(connection, self._catalog, namespace)
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self._closed = True
+        while self._all:
+            self._all.pop().close()
+        self._idle.clear()
+        self._writer = None
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+
+    def _translate(self, error: sqlite3.Error) -> Exception:
+        code = _code(error)
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return LockContentionError(self._config.lock_timeout_ms)
+        if self._closed and isinstance(error, sqlite3.ProgrammingError):
+            return SessionClosedError()
+        known = _KNOWN.get(code)
+        if known is not None:
+            kind, what, fix = known
+            return kind(f"{self._path!r} {what}.", why=f"SQLite says: {error}.", fix=fix)
+        return StorageError(f"{self._path!r}: {error}.")
+
+
+_KNOWN: dict[int, tuple[type[StorageError], str, str]] = {
+    sqlite3.SQLITE_NOTADB: (
+        InvalidDatastoreError,
+        "is not a database",
+        "check the path; nothing was changed.",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        InvalidDatastoreError,
+        "is damaged",
+        "restore a backup; 'PRAGMA integrity_check' says what is wrong.",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        DatastoreReadOnlyError,
+        "cannot be written",
+        "check the permissions of the file and of its directory.",
+    ),
+    sqlite3.SQLITE_FULL: (
+        DatastoreFullError,
+        "has no space left",
+        "free some space and commit again; nothing of this commit was written.",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        StorageError,
+        "cannot be opened",
+        "check that the directory exists and may be written.",
+    ),
+    sqlite3.SQLITE_TOOBIG: (StorageError, "cannot hold a value this large", "split the value."),
+    sqlite3.SQLITE_IOERR: (
+        StorageError,
+        "could not be read or written",
+        "check the disk; nothing of this commit was written.",
+    ),
+}
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code behind an error, 0 if SQLite did not raise it."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
