@@ -25,12 +25,14 @@ from ontologia.errors import (
     SessionClosedError,
     StorageError,
     TypeInUseError,
+    UnknownFieldError,
     ValidationError,
 )
 from ontologia.model import Entity, Event, Field, Relation, commit_of
 from ontologia.query.expressions import count, count_where, left, right
 from ontologia.query.traversal import Path
 from ontologia.session import Session
+from ontologia.state.events import StoredEvent
 from ontologia.state.history import Change, Commit, Diff
 from ontologia.state.upgrades import load_upgraders, upgrader
 
@@ -69,7 +71,9 @@ __all__ = [
     "Session",
     "SessionClosedError",
     "StorageError",
+    "StoredEvent",
     "TypeInUseError",
+    "UnknownFieldError",
     "ValidationError",
     "commit_of",
     "count",

@@ -107,7 +107,9 @@ def _check(name: str, hint: Any, value: object) -> None:
     if hint is int:
         if type(value) is not int or not 0 < value < 2**53:
             raise ConfigError(
-                f"{name} is {value!r}.", why="it must be a whole number above 0.", fix="change it."
+                f"{name} is {value!r}.",
+                why="it must be a whole number above 0.",
+                fix="pass such a number.",
             )
     elif hint is str:
         if not isinstance(value, str) or not value or "\0" in value:

@@ -7,7 +7,8 @@ is wrong, why, and how to fix it. Driver errors stay reachable as ``__cause__``.
     ├── ModelDefinitionError        a class declaration that cannot work
     ├── ValidationError             a value that its field does not accept
     ├── QueryError                  a query that makes no sense
-    │   └── FilterTruthError        a filter used as a truth value
+    │   ├── FilterTruthError        a filter used as a truth value
+    │   └── UnknownFieldError       a field that the type does not declare
     ├── ConfigError                 a configuration option out of range
     ├── CommitError
     │   ├── BatchSizeExceededError  more intents than one commit may hold
@@ -76,6 +77,12 @@ class Failure:
     field: str
     value: object
     rule: str
+    missing: bool = False
+    """There was no value at all."""
+
+    def __str__(self) -> str:
+        got = "" if self.missing else f" got {shorten(self.value)}"
+        return f"{self.field}{got}: {self.rule}"
 
 
 class ValidationError(OntologiaError, ValueError):
@@ -88,12 +95,10 @@ class ValidationError(OntologiaError, ValueError):
         self.errors = list(failures)
         first = failures[0]
         self.field, self.value, self.rule = first.field, first.value, first.rule
-        what = "; ".join(
-            f"{type_name}.{f.field} got {shorten(f.value)}: {f.rule}" for f in failures[:5]
-        )
+        what = "; ".join(f"{type_name}.{f}" for f in failures[:5])
         if len(failures) > 5:
             what += f"; and {len(failures) - 5} more"
-        super().__init__(what + ".", fix=fix or "pass a value of the declared type.")
+        super().__init__(what + ".", fix=fix or "pass a value that the field accepts.")
 
 
 class QueryError(OntologiaError, ValueError):
@@ -108,8 +113,14 @@ class FilterTruthError(QueryError, TypeError):
     code = "filter_truth"
 
 
+class UnknownFieldError(QueryError, AttributeError):
+    """A class was asked for a field that it does not declare."""
+
+    code = "unknown_field"
+
+
 class ConfigError(OntologiaError, ValueError):
-    """A configuration option is unknown or out of range."""
+    """A configuration option is out of range."""
 
     code = "config"
 
@@ -221,7 +232,7 @@ class TypeInUseError(SchemaError):
         self.type_name, self.relations = type_name, list(relations)
         names = ", ".join(map(repr, relations))
         super().__init__(
-            f"{type_name!r} cannot be dropped: {names} depend on it.",
+            f"{type_name!r} cannot be dropped while there are relations of type {names}.",
             fix="drop those relation types first.",
         )
 

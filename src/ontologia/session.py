@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -22,7 +22,8 @@ from ontologia.model import Entity, Event, Relation
 from ontologia.model.canonical import datetime_text, text
 from ontologia.query.builder import Query
 from ontologia.state.commit import Committer, UnitOfWork
-from ontologia.state.history import Commit, Diff, History
+from ontologia.state.events import StoredEvent
+from ontologia.state.history import Commit, Diff, History, check_number
 from ontologia.state.migration import (
     DropPreview,
     MigrationPreview,
@@ -33,7 +34,7 @@ from ontologia.state.migration import (
 from ontologia.state.reading import Reader
 from ontologia.state.schema import Types
 from ontologia.state.verify import VerifyReport, verify
-from ontologia.storage.base import Capabilities, EventRecord
+from ontologia.storage.base import Capabilities
 from ontologia.storage.uri import open_store
 
 Stateful = Entity | Relation[Any, Any]
@@ -126,7 +127,7 @@ class Session:
         """Queue what should be true, as it is now; the next commit writes what differs."""
         if isinstance(obj, Entity | Relation):
             self._unit().add(self._types, (obj,))
-        elif isinstance(obj, Iterable) and not isinstance(obj, str | bytes | type):
+        elif isinstance(obj, Iterable) and not isinstance(obj, str | bytes | type | Mapping):
             self._unit().add(self._types, obj)
         else:
             self._unit().add(self._types, (obj,))  # raises, and says what to pass
@@ -142,7 +143,7 @@ class Session:
 
     def discard(self) -> None:
         """Forget what is queued."""
-        self._unit().clear()
+        self._adopt().clear()
 
     def commit(self, *, event: Event | Sequence[Event] | None = None) -> int | None:
         """Write what differs, and the events, in one transaction.
@@ -176,10 +177,11 @@ class Session:
         """What was added and changed after commit ``a``, up to and including ``b``."""
         return self._history.diff(a, b)
 
-    def list_events(self, limit: int = 10) -> list[EventRecord]:
+    def list_events(self, limit: int = 10) -> list[StoredEvent]:
         """The newest events of this namespace first."""
+        check_number("limit", limit)
         with self._reader.view() as view:
-            return view.snapshot.events(limit)
+            return [StoredEvent.from_record(r) for r in view.snapshot.events(limit)]
 
     # Schema
 
@@ -275,7 +277,8 @@ def _check_namespace(namespace: object) -> str:
 def _events(event: object) -> Sequence[Event]:
     if event is None:
         return ()
-    events: list[Any] = list(event) if isinstance(event, Iterable) else [event]
+    several = isinstance(event, Iterable) and not isinstance(event, str | bytes | Mapping)
+    events: list[Any] = list(event) if several else [event]  # type: ignore[call-overload]
     for item in events:
         if not isinstance(item, Event):
             raise ValidationError(

@@ -131,8 +131,8 @@ class Relation(_Stored, Generic[LeftT, RightT]):
         for item in instance:
             check_key_type(cls.__name__, item)
         ends = [
-            FieldSpec("left_key", left.key_fields[0].type, False),
-            FieldSpec("right_key", right.key_fields[0].type, False),
+            FieldSpec("left_key", left.key_fields[0].type, False, endpoint=True),
+            FieldSpec("right_key", right.key_fields[0].type, False, endpoint=True),
         ]
         rest = [f for f in by_name.values() if not f.instance_key]
         ordered = (*ends, *instance, *rest)

@@ -65,9 +65,9 @@ class Event(Model):
 
     if not TYPE_CHECKING:
 
-        def __init__(self, **values: Any) -> None:
+        def __init__(self, *args: Any, **values: Any) -> None:
             priority = values.pop("priority", None)
-            super().__init__(**values)
+            super().__init__(*args, **values)
             if priority is not None:
                 self.__dict__["priority"] = _check_priority(self.__event_type__, priority)
 

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_or
 
 from typing_extensions import dataclass_transform
 
-from ontologia.errors import Failure, ModelDefinitionError, QueryError, ValidationError
+from ontologia.errors import (
+    Failure,
+    ModelDefinitionError,
+    UnknownFieldError,
+    ValidationError,
+)
 from ontologia.model.fields import MISSING, Field
 from ontologia.model.spec import FieldSpec, TypeSpec
 from ontologia.model.types import AnyType, UnsupportedTypeError, is_optional, resolve
@@ -24,12 +29,6 @@ from ontologia.query.expressions import FieldRef
 _FIELD_TEXT = re.compile(r"^\s*([\w.]+\.)?Field\s*(\[|$)")
 _NAME = re.compile(r"^[^\W\d][\w.\-]*$")
 MAX_NAME_BYTES = 48
-
-
-class UnknownFieldError(QueryError, AttributeError):
-    """A class was asked for a field that it does not declare."""
-
-    code = "unknown_field"
 
 
 class Declaration:
@@ -279,8 +278,15 @@ class Model(metaclass=ModelMeta):
 
     if not TYPE_CHECKING:
 
-        def __init__(self, **values: Any) -> None:
-            object.__setattr__(self, "__dict__", spec_of(type(self)).validate(values))
+        def __init__(self, *args: Any, **values: Any) -> None:
+            spec = spec_of(type(self))
+            if args:
+                raise ValidationError(
+                    spec.name,
+                    [Failure("*", args, "fields are given by name")],
+                    f"write {type(self).__name__}({next(iter(spec.by_name), 'field')}=...).",
+                )
+            object.__setattr__(self, "__dict__", spec.validate(values))
 
         # Hidden from the checkers, which would otherwise accept any attribute.
         def __setattr__(self, name: str, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, create_model
 
 from ontologia.errors import Failure, ModelDefinitionError, ValidationError
 from ontologia.model.canonical import digest
-from ontologia.model.codec import RowCodec
+from ontologia.model.codec import Row, RowCodec
 from ontologia.model.fields import MISSING
 from ontologia.model.types import ChoiceType, ValueType
 
@@ -31,6 +31,8 @@ class FieldSpec:
     nullable: bool
     primary_key: bool = False
     instance_key: bool = False
+    endpoint: bool = False
+    """Holds the key of one end of a relation."""
     index: bool = False
     doc: str = ""
     default: Any = MISSING
@@ -60,7 +62,7 @@ class FieldSpec:
     @property
     def is_key(self) -> bool:
         """Whether the field is part of the identity."""
-        return self.primary_key or self.instance_key or self.name in ("left_key", "right_key")
+        return self.primary_key or self.instance_key or self.endpoint
 
 
 def _not_empty(value: Any) -> Any:
@@ -187,16 +189,26 @@ class TypeSpec:
             elif item["type"] == "missing":
                 rule = "the field is required"
                 fix = f"pass {path}=..., or give the field a default."
-            value = None if item["type"] == "missing" else item["input"]
-            failures.append(Failure(path, value, rule))
+            missing = item["type"] == "missing"
+            failures.append(Failure(path, None if missing else item["input"], rule, missing))
         return ValidationError(self.name, failures, fix)
 
-    def row(self, obj: Any) -> tuple[Any, ...]:
+    def row(self, obj: Any) -> Row:
         """The stored form of an object; raises ValidationError when a member is not storable."""
+        (row,) = self.rows((obj,), {}).values()
+        return row
+
+    def rows(self, objects: Iterable[Any], into: dict[Row, Row]) -> dict[Row, Row]:
+        """Add the stored forms of objects, by identity; raises ValidationError."""
+        encode, k = self.codec.row, self.key_size
+        obj = None
         try:
-            return self.codec.row(obj)
+            for obj in objects:
+                row = encode(obj)
+                into[row[:k]] = row
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise self._row_failure(obj, error) from None
+        return into
 
     def _row_failure(self, obj: Any, cause: Exception) -> ValidationError:
         # A member was changed in place after construction: find the one that no longer fits.

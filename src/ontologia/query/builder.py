@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 from ontologia.errors import ModelDefinitionError, QueryError
 from ontologia.model.canonical import datetime_text
@@ -37,6 +36,7 @@ from ontologia.query.plan import (
     bind_measure,
     bind_operand,
     bind_order,
+    only_key,
 )
 from ontologia.query.traversal import Hop, Traversal
 from ontologia.state.reading import Reader, View
@@ -78,8 +78,7 @@ class Query:
         return self._types.add(cls)
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(NamedTuple):
     """What a builder has collected so far."""
 
     window: Window = LATEST
@@ -98,7 +97,7 @@ class Select(Generic[T]):
         self._state = _State() if state is None else state
 
     def _with(self, **changes: Any) -> Self:
-        return type(self)(self._reader, self._spec, replace(self._state, **changes))
+        return type(self)(self._reader, self._spec, self._state._replace(**changes))
 
     def where(self, *filters: Filter[T]) -> Self:
         """Keep what satisfies all filters."""
@@ -144,12 +143,11 @@ class Select(Generic[T]):
             return state.window
         return Window("as_of", view.snapshot.commit_at(datetime_text(state.moment)))
 
-    def _selection(self, view: View, **changes: Any) -> Selection:
+    def _selection(self, view: View) -> Selection:
         state = self._state
-        plan = Selection(
+        return Selection(
             self._spec, self._window(view), state.where, state.order, state.limit, state.offset
         )
-        return replace(plan, **changes) if changes else plan
 
     def collect(self) -> list[T]:
         """All results."""
@@ -157,15 +155,24 @@ class Select(Generic[T]):
             return _flatten(view.objects(self._selection(view)))
 
     def __iter__(self) -> Iterator[T]:
+        """The results one by one, all of them as of the moment the iteration began."""
+        if not self._reader.can_stream:
+            yield from self.collect()
+            return
         with self._reader.view() as view:
             for chunk in view.objects(self._selection(view)):
                 yield from chunk
 
     def first(self) -> T | None:
         """The first result, or None."""
-        limit = 1 if self._state.limit is None else min(1, self._state.limit)
+        query = self if self._state.limit == 0 else self._with(limit=1)
         with self._reader.view() as view:
-            found = _flatten(view.objects(self._selection(view, limit=limit)))
+            plan = query._selection(view)
+            key = only_key(plan)
+            if key is not None:
+                one: T | None = view.get(plan.spec, plan.window, key)
+                return one
+            found = _flatten(view.objects(plan))
         return found[0] if found else None
 
     def _get(self, keys: tuple[Any, ...]) -> T | None:
@@ -189,9 +196,7 @@ class Select(Generic[T]):
             Compare(bind_operand(spec, FieldRef(spec.cls, f.name)), "==", value)
             for f, value in zip(spec.key_fields, key, strict=True)
         )
-        with self._reader.view() as view:
-            plan = self._selection(view, where=self._state.where + by_key)
-            found = _flatten(view.objects(plan))
+        found = self._with(where=self._state.where + by_key).collect()
         return found[-1] if found else None
 
     def count(self) -> int:
@@ -242,7 +247,7 @@ class Select(Generic[T]):
                 why="limit() and offset() would make it depend on the order.",
                 fix="leave them out, or collect() first.",
             )
-        return Grouping(self._selection(view, order=()), keys, having, measures)
+        return Grouping(self._with(order=())._selection(view), keys, having, measures)
 
     def group_by(self, *keys: FieldRef[T, Any]) -> Grouped[T]:
         """Aggregate per value of one or several fields."""
@@ -352,10 +357,9 @@ def _flatten(chunks: Iterator[list[Any]]) -> list[Any]:
 
 
 def _number(name: str, value: object) -> int:
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise QueryError(
-            f"{name}({value!r}) makes no sense.",
-            why="it takes a whole number, 0 or more.",
-            fix="change the number.",
-        )
-    return value
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    why = "it takes a whole number, 0 or more."
+    if value is None and name in ("as_of", "history_since"):
+        why = "commit() returns None when there was nothing to change."
+    raise QueryError(f"{name}({value!r}) makes no sense.", why=why, fix="pass such a number.")

@@ -31,7 +31,7 @@ from ontologia.query.plan import (
     Selection,
     TextMatch,
     Window,
-    conjuncts,
+    key_constraint,
 )
 
 
@@ -96,20 +96,6 @@ def _filtered(source: VersionSource, plan: Selection) -> list[_Frame]:
         if all(test(frame) for test in tests):
             frames.append(frame)
     return frames
-
-
-def key_constraint(plan: Selection) -> list[Row] | None:
-    """The only identities a selection can match, when its filters say so."""
-    spec = plan.spec
-    found: dict[str, Any] = {}
-    for part in conjuncts(plan.where):
-        if isinstance(part, Compare) and part.op == "==" and part.operand.base == "own":
-            field = part.operand.field
-            if field is not None and field.is_key and not part.operand.segments:
-                found[field.name] = part.value
-    if all(f.name in found for f in spec.key_fields):
-        return [tuple(found[f.name] for f in spec.key_fields)]
-    return None
 
 
 def _endpoints(
@@ -353,3 +339,24 @@ def _holds(spec: TypeSpec, condition: Having, frames: list[_Frame]) -> bool:
     ):
         constant = Decimal(constant)
     return _COMPARE[condition.op](value, constant)
+
+
+def describe(plan: Selection | Grouping) -> tuple[str, ...]:
+    """The steps in which the evaluator works, in words."""
+    selection = plan.selection if isinstance(plan, Grouping) else plan
+    spec, window = selection.spec, selection.window
+    moment = {
+        "latest": "the current rows",
+        "as_of": f"the rows as of commit {window.commit_id}",
+        "history": f"all versions after commit {window.commit_id}",
+    }[window.mode]
+    steps = [f"read {moment} of {spec.kind} {spec.name}"]
+    if key_constraint(selection) is not None:
+        steps[0] += " with one key"
+    if selection.where:
+        steps.append(f"keep those that satisfy {len(selection.where)} filters")
+    if isinstance(plan, Grouping):
+        steps.append(f"group by {', '.join(k.label for k in plan.keys) or 'nothing'}")
+    elif selection.order:
+        steps.append(f"sort by {', '.join(k.operand.label for k in selection.order)}")
+    return tuple(steps)

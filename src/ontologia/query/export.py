@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ontologia.errors import MissingDependencyError
 from ontologia.model.canonical import dumps
 from ontologia.model.spec import FieldSpec, TypeSpec
-from ontologia.model.types import Scalar
+from ontologia.model.types import OptionalType, RecordType, Scalar, SequenceType, ValueType
 
 if TYPE_CHECKING:
     import pandas
@@ -56,11 +56,19 @@ def _column(pa: Any, field: FieldSpec, values: list[Any]) -> Any:
         if not aware or all(v is None or v.tzinfo is not None for v in values):
             return pa.array(values, pa.timestamp("us", tz="UTC" if aware else None))
         return pa.array([None if v is None else field.type.to_stored(v) for v in values])
-    try:
+    if kind in ("decimal", "choice") or _has_shape(field.type):
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        # Values of different shapes have no common Arrow type; as JSON they are still complete.
-        return pa.array([None if v is None else dumps(v) for v in values], pa.string())
+    # Values of different shapes have no common Arrow type; as JSON they are complete.
+    return pa.array([None if v is None else dumps(v) for v in values], pa.string())
+
+
+def _has_shape(type_: ValueType) -> bool:
+    """Whether all values of a type look alike: lists and records do, dicts do not."""
+    if isinstance(type_, OptionalType | SequenceType):
+        return _has_shape(type_.inner)
+    if isinstance(type_, RecordType):
+        return all(map(_has_shape, type_.members.values()))
+    return isinstance(type_, Scalar)
 
 
 def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from ontologia.errors import QueryError, shorten
 from ontologia.model import canonical
+from ontologia.model.codec import Row
 from ontologia.model.spec import FieldSpec, TypeSpec
 from ontologia.model.types import ChoiceType, OptionalType, ValueType
 from ontologia.query.expressions import Aggregate, FieldRef, Filter, Order
@@ -463,9 +464,35 @@ def conjuncts(parts: Iterable[Predicate]) -> Iterator[Predicate]:
             yield part
 
 
+def key_constraint(plan: Selection) -> list[Row] | None:
+    """The only identities a selection can match, when its filters say so."""
+    spec = plan.spec
+    found: dict[str, Any] = {}
+    for part in conjuncts(plan.where):
+        if isinstance(part, Compare) and part.op == "==" and part.operand.base == "own":
+            field = part.operand.field
+            if field is not None and field.is_key and not part.operand.segments:
+                found[field.name] = part.value
+    if all(f.name in found for f in spec.key_fields):
+        return [tuple(found[f.name] for f in spec.key_fields)]
+    return None
+
+
+def only_key(plan: Selection) -> Row | None:
+    """The identity that a selection asks for, if it asks for nothing else and one moment."""
+    if plan.window.mode == "history" or len(plan.where) != plan.spec.key_size or plan.offset:
+        return None
+    if plan.limit == 0 or not all(isinstance(p, Compare) for p in plan.where):
+        return None
+    keys = key_constraint(plan)
+    return None if keys is None else keys[0]
+
+
 def sides_of(plan: Selection | Grouping) -> frozenset[str]:
     """The endpoints that a plan's filters, orders, keys and measures look at."""
     selection = plan.selection if isinstance(plan, Grouping) else plan
+    if selection.spec.kind != "relation":
+        return frozenset()
     operands: list[Operand] = [k.operand for k in selection.order]
     predicates: list[Predicate] = list(selection.where)
     if isinstance(plan, Grouping):

@@ -42,10 +42,7 @@ class UnitOfWork:
             if not issubclass(cls, Entity | Relation):
                 raise _not_stateful(next(group))
             spec = types.add(cls)
-            encode, k, bucket = spec.row, spec.key_size, fresh.setdefault(spec, {})
-            for obj in group:  # noqa: B031 (either raised above, or read here)
-                row = encode(obj)
-                bucket[row[:k]] = row
+            spec.rows(group, fresh.setdefault(spec, {}))  # noqa: B031 (read here, or raised)
         self._merge(fresh)
 
     def _merge(self, fresh: Mapping[TypeSpec, dict[Row, Row]]) -> None:
@@ -113,10 +110,14 @@ class Committer:
             unit.clear()
             return None
         now = datetime_text(self._clock.now())
-        records = [self._record(e, p, now) for e, p in zip(events, payloads, strict=True)]
+        records: list[EventRecord] = []
         with self._store.write(self._namespace) as tx:
             commit_id = self._reconcile(tx, unit, now)
-            if records:
+            if events:
+                records = [
+                    self._record(e, p, now, commit_id)
+                    for e, p in zip(events, payloads, strict=True)
+                ]
                 tx.add_events(records)
         unit.clear()
         for event, record in zip(events, records, strict=True):
@@ -125,7 +126,7 @@ class Committer:
             event.causation_id = record.causation_id
         return commit_id
 
-    def _record(self, event: Event, payload: str, now: str) -> EventRecord:
+    def _record(self, event: Event, payload: str, now: str, commit_id: int | None) -> EventRecord:
         event_id = str(uuid7())
         return EventRecord(
             event_id,
@@ -137,6 +138,7 @@ class Committer:
             event_id,
             0,
             None,
+            commit_id,
         )
 
     def _reconcile(self, tx: Transaction, unit: UnitOfWork, now: str) -> int | None:
@@ -162,15 +164,15 @@ def delta(
 ) -> tuple[list[Addition], list[Replacement]]:
     """The rows that are new and those that differ, found with one read."""
     k, payload = spec.key_size, spec.codec.payload
-    stored = {row[:k]: row for row in tx.current(spec, rows)}
-    if not stored:
-        return [Addition(row, payload(row)) for row in rows.values()], []
-    added: list[Addition] = []
+    present: list[Row] = []
     replaced: list[Replacement] = []
-    for key, row in rows.items():
-        found = stored.get(key)
-        if found is None:
-            added.append(Addition(row, payload(row)))
-        elif found[:-1] != row:
-            replaced.append(Replacement(row, payload(row), found[-1]))
-    return added, replaced
+    for stored in tx.current(spec, rows):
+        key = stored[:k]
+        wanted = rows[key]
+        if stored[:-1] != wanted:
+            replaced.append((wanted, payload(wanted), stored[-1]))
+        present.append(key)
+    if len(present) == len(rows):
+        return [], replaced
+    known = set(present)
+    return [(row, payload(row)) for key, row in rows.items() if key not in known], replaced

@@ -59,9 +59,9 @@ class History:
 
     def commits(self, limit: int, since: int | None) -> list[Commit]:
         """Newest first; with ``since``, those after it, oldest first."""
-        _check_number("limit", limit)
+        check_number("limit", limit)
         if since is not None:
-            _check_number("since_commit_id", since)
+            check_number("since_commit_id", since)
         with self._reader.view() as view:
             return [_commit(r) for r in view.snapshot.commits(limit, since)]
 
@@ -71,7 +71,7 @@ class History:
             return _commit(self._record(view.snapshot, commit_id))
 
     def _record(self, snapshot: Snapshot, commit_id: int) -> CommitRecord:
-        _check_number("commit_id", commit_id)
+        check_number("commit_id", commit_id)
         found = snapshot.commit(commit_id)
         if found is None:
             raise CommitNotFoundError(commit_id, self._namespace)
@@ -115,8 +115,8 @@ class History:
 
     def diff(self, a: int, b: int) -> Diff:
         """What was added and changed after commit ``a``, up to and including ``b``."""
-        _check_number("a", a)
-        _check_number("b", b)
+        check_number("a", a)
+        check_number("b", b)
         if a > b:
             raise QueryError(f"diff({a}, {b}) goes backwards.", fix=f"use diff({b}, {a}).")
         result = Diff([], [])
@@ -170,10 +170,13 @@ class History:
         }
 
 
-def _check_number(name: str, value: object) -> None:
+def check_number(name: str, value: object) -> None:
+    """Refuse what is not a whole number, 0 or more; raises QueryError."""
     if type(value) is not int or not 0 <= value < 2**63:
         raise QueryError(
-            f"{name} is {value!r}.", why="it must be a whole number, 0 or more.", fix="change it."
+            f"{name} is {value!r}.",
+            why="it must be a whole number, 0 or more.",
+            fix="pass such a number.",
         )
 
 

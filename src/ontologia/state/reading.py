@@ -32,6 +32,7 @@ class Reader:
     def __init__(self, store: Store, namespace: str, types: Types) -> None:
         self._store, self._namespace, self._types = store, namespace, types
         self.upgraders = Upgraders()
+        self.can_stream = store.capabilities.concurrent_reads
 
     @contextmanager
     def view(self) -> Generator[View]:
@@ -103,7 +104,7 @@ class View:
         engine = self._engine(plan)
         if engine is not None:
             return engine.explain(plan)
-        return Explanation("-- evaluated in process", (), (repr(plan),))
+        return Explanation("-- evaluated in process, without SQL", (), evaluator.describe(plan))
 
     def get(self, spec: TypeSpec, window: Window, key: Row) -> Any:
         """The object with an identity, or None."""

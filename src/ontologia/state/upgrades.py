@@ -194,14 +194,15 @@ def _lenient(type_: Any, item: Any) -> Any:
 def _automatic(name: str, before: SchemaVersion, after: SchemaVersion) -> Function:
     """A step that needs no upgrader; raises MissingUpgraderError where one is needed."""
     defaults = after.description.get("defaults", {})
+    reasons: list[str] = []
     for diff in compare(before.description, after.description):
         if diff.change == "added":
             if diff.field not in defaults:
-                raise MissingUpgraderError(
-                    name, before.version, f"the new field {diff.field!r} has no fixed default"
-                )
+                reasons.append(f"the new field {diff.field!r} has no fixed default")
         elif not _widened(diff.before, diff.after):
-            raise MissingUpgraderError(name, before.version, str(diff))
+            reasons.append(str(diff))
+    if reasons:
+        raise MissingUpgraderError(name, before.version, "; ".join(reasons))
     added = after.description["fields"].keys() - before.description["fields"].keys()
     fill = {field: defaults[field] for field in added}
     return lambda data: {**fill, **data}

@@ -38,8 +38,8 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was checked agrees."""
-        return not self.problems
+        """Whether everything was checked, and agrees."""
+        return not self.problems and not self.unknown
 
 
 def verify(reader: Reader, types: Types) -> VerifyReport:

@@ -38,6 +38,9 @@ class Capabilities:
     concurrent_processes: bool
     """Several processes may use the same store."""
 
+    concurrent_reads: bool
+    """A snapshot may stay open while others write; otherwise results are read at once."""
+
     query_engine: bool
     """Queries run inside the backend; ``explain()`` shows how."""
 
@@ -56,19 +59,12 @@ class StoredVersion(NamedTuple):
     payload: str
 
 
-class Addition(NamedTuple):
-    """A row to write, with its payload for the history."""
+# Plain tuples: a commit makes one per row.
+Addition = tuple[Row, str]
+"""A row to write, and its payload for the history."""
 
-    row: Row
-    payload: str
-
-
-class Replacement(NamedTuple):
-    """A row to write in place of the one that ``previous_commit`` wrote."""
-
-    row: Row
-    payload: str
-    previous_commit: int
+Replacement = tuple[Row, str, int]
+"""A row to write, its payload, and the commit that wrote the row it replaces."""
 
 
 class CommitRecord(NamedTuple):
@@ -101,6 +97,8 @@ class EventRecord(NamedTuple):
     root_event_id: str
     chain_depth: int
     causation_id: str | None
+    commit_id: int | None
+    """The commit that the event belongs to; None if no state changed with it."""
 
 
 @dataclass(frozen=True)

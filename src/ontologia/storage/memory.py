@@ -41,7 +41,9 @@ class _Table:
 class MemoryStore:
     """A store that lives as long as the process."""
 
-    capabilities = Capabilities(durable=False, concurrent_processes=False, query_engine=False)
+    capabilities = Capabilities(
+        durable=False, concurrent_processes=False, concurrent_reads=False, query_engine=False
+    )
 
     def __init__(self, lock_timeout_ms: int) -> None:
         self._timeout_ms = lock_timeout_ms

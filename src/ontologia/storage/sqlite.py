@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -161,6 +161,7 @@ class SQLiteStore:
         self.capabilities = Capabilities(
             durable=not self._in_memory,
             concurrent_processes=not self._in_memory,
+            concurrent_reads=not self._in_memory,
             query_engine=True,
         )
         self._catalog = Catalog(SQLiteDialect())
@@ -169,8 +170,10 @@ class SQLiteStore:
         self._all: list[sqlite3.Connection] = []
         self._closed = False
         self._writer: sqlite3.Connection | None = None
-        with self._translated():
+        try:
             self._prepare()
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
 
     def _connect(self) -> sqlite3.Connection:
         timeout = self._config.lock_timeout_ms / 1000
@@ -205,10 +208,8 @@ class SQLiteStore:
         return connection
 
     def _prepare(self) -> None:
-        if not self._in_memory and not Path(self._path).absolute().parent.is_dir():
-            raise StorageError(
-                f"the directory of {self._path!r} does not exist.", fix="create it first."
-            )
+        if not self._in_memory:
+            self._check_path(Path(self._path))
         connection = self._connect()
         try:
             present = connection.execute(
@@ -223,6 +224,21 @@ class SQLiteStore:
             self.close()
             raise
         self._writer = connection
+
+    def _check_path(self, path: Path) -> None:
+        if not path.absolute().parent.is_dir():
+            raise StorageError(
+                f"the directory of {self._path!r} does not exist.", fix="create it first."
+            )
+        if path.is_dir():
+            raise InvalidDatastoreError(
+                f"{self._path!r} is a directory.", fix="name a file in it, such as app.db."
+            )
+        if self._read_only and not path.exists():
+            raise InvalidDatastoreError(
+                f"{self._path!r} does not exist, and it is opened read-only.",
+                fix="check the path, or open it without mode=ro to create it.",
+            )
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         # Changing the journal mode does not wait for other connections by itself.
@@ -260,8 +276,7 @@ class SQLiteStore:
                 )
             connection.execute("COMMIT")
         finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            _rollback(connection)
 
     def _refuse_foreign(self, tables: set[str]) -> None:
         clash = tables & {"commits", "schema_types", "schema_versions", "events"}
@@ -284,20 +299,45 @@ class SQLiteStore:
 
     @contextmanager
     def read(self, namespace: str) -> Generator[SQLSnapshot]:
-        with self._translated():
+        # One connection holds the only copy of data in memory, so readers take turns there.
+        connection = self._acquire_writer() if self._in_memory else self._borrow()
+        try:
+            connection.execute("BEGIN")
+            yield SQLSnapshot(connection, self._catalog, namespace)
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+        finally:
+            _rollback(connection)
             if self._in_memory:
-                # One connection holds the only copy of the data, so readers take turns.
-                with self._exclusive() as connection:
-                    yield SQLSnapshot(connection, self._catalog, namespace)
-                return
-            connection = self._borrow()
-            try:
-                connection.execute("BEGIN")
-                yield SQLSnapshot(connection, self._catalog, namespace)
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                self._write_lock.release()
+            else:
                 self._give_back(connection)
+
+    @contextmanager
+    def write(self, namespace: str) -> Generator[SQLTransaction]:
+        if self._read_only:
+            raise DatastoreReadOnlyError(
+                f"{self._path!r} is opened read-only.", fix="open it without mode=ro."
+            )
+        connection = self._acquire_writer()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield SQLTransaction(connection, self._catalog, namespace)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
+        finally:
+            _rollback(connection)
+            self._write_lock.release()
+
+    def _acquire_writer(self) -> sqlite3.Connection:
+        """The connection for writing, which one thread holds at a time."""
+        if not self._write_lock.acquire(timeout=self._config.lock_timeout_ms / 1000):
+            raise LockContentionError(self._config.lock_timeout_ms)
+        if self._writer is None:
+            self._write_lock.release()
+            raise SessionClosedError
+        return self._writer
 
     def _borrow(self) -> sqlite3.Connection:
         if self._closed:
@@ -305,7 +345,11 @@ class SQLiteStore:
         try:
             return self._idle.pop()
         except IndexError:
+            pass
+        try:
             return self._connect()
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         if self._closed:
@@ -313,45 +357,12 @@ class SQLiteStore:
         else:
             self._idle.append(connection)
 
-    @contextmanager
-    def _exclusive(self) -> Generator[sqlite3.Connection]:
-        if self._closed or self._writer is None:
-            raise SessionClosedError
-        if not self._write_lock.acquire(timeout=self._config.lock_timeout_ms / 1000):
-            raise LockContentionError(self._config.lock_timeout_ms)
-        try:
-            yield self._writer
-        finally:
-            self._write_lock.release()
-
-    @contextmanager
-    def write(self, namespace: str) -> Generator[SQLTransaction]:
-        with self._translated(), self._exclusive() as connection:
-            if self._read_only:
-                raise DatastoreReadOnlyError(
-                    f"{self._path!r} is opened read-only.", fix="open it without mode=ro."
-                )
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield SQLTransaction(connection, self._catalog, namespace)
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-
     def close(self) -> None:
         self._closed = True
         while self._all:
             self._all.pop().close()
         self._idle.clear()
         self._writer = None
-
-    @contextmanager
-    def _translated(self) -> Generator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._translate(error) from error
 
     def _translate(self, error: sqlite3.Error) -> Exception:
         code = _code(error)
@@ -399,6 +410,13 @@ _KNOWN: dict[int, tuple[type[StorageError], str, str]] = {
         "check the disk; nothing of this commit was written.",
     ),
 }
+
+
+def _rollback(connection: sqlite3.Connection) -> None:
+    """End a transaction that is still open; a connection that was closed has none."""
+    with suppress(sqlite3.ProgrammingError):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def _code(error: sqlite3.Error) -> int:

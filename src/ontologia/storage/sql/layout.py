@@ -27,7 +27,7 @@ BASE_TABLES = (
     "CREATE TABLE events (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, "
     "namespace TEXT NOT NULL, type TEXT NOT NULL, payload TEXT NOT NULL, "
     "created_at TEXT NOT NULL, priority INTEGER NOT NULL, root_event_id TEXT NOT NULL, "
-    "chain_depth INTEGER NOT NULL, causation_id TEXT){table}",
+    "chain_depth INTEGER NOT NULL, causation_id TEXT, commit_id INTEGER){table}",
     "CREATE INDEX events_namespace_type ON events (namespace, type, priority DESC, position)",
 )
 

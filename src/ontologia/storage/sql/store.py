@@ -31,7 +31,8 @@ from ontologia.storage.sql.layout import Layout, current_name, history_keys, his
 
 _COMMIT_COLUMNS = "commit_id, namespace, created_at, session_id, metadata, types"
 _EVENT_COLUMNS = (
-    "id, namespace, type, payload, created_at, priority, root_event_id, chain_depth, causation_id"
+    "id, namespace, type, payload, created_at, priority, root_event_id, chain_depth, "
+    "causation_id, commit_id"
 )
 _CHUNK = 2_000
 
@@ -311,7 +312,7 @@ class SQLTransaction(SQLSnapshot):
 
     def add_events(self, events: Sequence[EventRecord]) -> None:
         self._connection.executemany(
-            f"INSERT INTO events ({_EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", events
+            f"INSERT INTO events ({_EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", events
         )
 
     def all_rows(self, stored: StoredType) -> Iterator[tuple[str, StoredVersion]]:
