@@ -28,7 +28,7 @@ from ontologia.errors import (
     UnknownFieldError,
     ValidationError,
 )
-from ontologia.model import Entity, Event, Field, Relation, commit_of
+from ontologia.model import Entity, Event, Field, Relation, commit_of, fields_of
 from ontologia.query.expressions import count, count_where, left, right
 from ontologia.query.traversal import Path
 from ontologia.session import Session
@@ -78,6 +78,7 @@ __all__ = [
     "commit_of",
     "count",
     "count_where",
+    "fields_of",
     "left",
     "load_upgraders",
     "right",

@@ -311,5 +311,8 @@ class MissingDependencyError(OntologiaError, ImportError):
 
 def shorten(value: object, limit: int = 120) -> str:
     """The repr of a value, cut so that an error text stays readable."""
-    text = repr(value[: limit * 2]) if isinstance(value, str | bytes) else repr(value)
+    try:
+        text = repr(value[: limit * 2]) if isinstance(value, str | bytes) else repr(value)
+    except RecursionError:
+        text = f"<{type(value).__name__} nested beyond all depth>"
     return text if len(text) <= limit else text[: limit - 3] + "..."

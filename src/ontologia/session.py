@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -52,7 +53,7 @@ class Session:
 
     def __init__(
         self,
-        datastore_uri: str,
+        datastore_uri: str | PathLike[str],
         namespace: str | None = None,
         *,
         entity_types: Iterable[type[Entity]] | None = None,
@@ -63,21 +64,27 @@ class Session:
         clock: Clock | None = None,
     ) -> None:
         self.config = OntologiaConfig() if config is None else config
+        if not isinstance(self.config, OntologiaConfig):
+            raise ConfigError(f"config is {config!r}.", fix="pass an OntologiaConfig.")
         self.namespace = _check_namespace(
             self.config.default_namespace if namespace is None else namespace
         )
         self.session_id = str(uuid7())
-        self.datastore_uri = datastore_uri
+        self.datastore_uri = (
+            fspath(datastore_uri) if isinstance(datastore_uri, PathLike) else (datastore_uri)
+        )
         self.instance_metadata = dict(instance_metadata or {})
         self._clock: Clock = SystemClock() if clock is None else clock
         self._types = Types()
-        for cls in (*(entity_types or ()), *(relation_types or ())):
+        for cls in _classes("entity_types", entity_types, Entity):
+            self._types.add(cls)
+        for cls in _classes("relation_types", relation_types, Relation):
             self._types.add(cls)
         self._closed = False
         self._local = threading.local()
         self._units: list[tuple[threading.Thread, UnitOfWork]] = []
         self._units_lock = threading.Lock()
-        self._store = open_store(datastore_uri, self.config)
+        self._store = open_store(self.datastore_uri, self.config)
         self._reader = Reader(self._store, self.namespace, self._types)
         self._reader.upgraders = self._reader.upgraders.extended(upgraders)
         self._history = History(self._reader, self._types, self.namespace)
@@ -161,6 +168,12 @@ class Session:
             raise SessionClosedError
         return Query(self._reader, self._types)
 
+    @property
+    def head(self) -> int:
+        """The id of the newest commit of this namespace, 0 if there is none."""
+        newest = self._history.commits(1, None)
+        return newest[0].commit_id if newest else 0
+
     def list_commits(self, limit: int = 10, since_commit_id: int | None = None) -> list[Commit]:
         """The newest commits first; with ``since_commit_id``, those after it, oldest first."""
         return self._history.commits(limit, since_commit_id)
@@ -242,7 +255,7 @@ class Session:
     def close(self) -> None:
         """Release the datastore; what is queued is forgotten. Idempotent."""
         if not self._closed:
-            self._closed = True
+            self._closed = self._reader.closed = True
             self._store.close()
 
     def __enter__(self) -> Self:
@@ -261,6 +274,16 @@ class Session:
                 self._committer.commit(self._adopt(everything=True), ())
         finally:
             self.close()
+
+
+def _classes(option: str, given: Any, base: type) -> list[Any]:
+    found = list(given or ()) if isinstance(given, Iterable | None) else [given]
+    for cls in found:
+        if isinstance(given, type) or not (isinstance(cls, type) and issubclass(cls, base)):
+            raise ConfigError(
+                f"{option} got {cls!r}.", fix=f"pass a list of {base.__name__} classes."
+            )
+    return found
 
 
 def _check_namespace(namespace: object) -> str:

@@ -73,12 +73,16 @@ def _guarded(spec: FieldSpec, call: str, value: str) -> str:
     )
 
 
+def _tuple(parts: list[str]) -> str:
+    return f"({', '.join(parts)},)" if parts else "()"
+
+
 def _row_source(fields: Sequence[FieldSpec]) -> str:
     parts = []
     for i, f in enumerate(fields):
         value = f"d[{f.name!r}]"
         parts.append(value if f.type.plain else _guarded(f, f"encode{i}", value))
-    return f"def row(o):\n d = o.__dict__\n return ({', '.join(parts)},)"
+    return f"def row(o):\n d = o.__dict__\n return {_tuple(parts)}"
 
 
 def _json_form(i: int, f: FieldSpec, value: str) -> str:
@@ -106,9 +110,9 @@ def _load_rows_source(fields: Sequence[FieldSpec]) -> str:
 def load_rows(rows):
  objects = []
  add = objects.append
- for {", ".join(variables)}, commit_id in rows:
+ for {", ".join([*variables, "commit_id"])} in rows:
   o = new(cls)
-  put(o, "__dict__", {{{", ".join(parts)}, "_commit_id": commit_id}})
+  put(o, "__dict__", {{{", ".join([*parts, '"_commit_id": commit_id'])}}})
   add(o)
  return objects"""
 
@@ -149,4 +153,4 @@ def _row_from_json_source(fields: Sequence[FieldSpec]) -> str:
 def canonical(value):
  return dumps(value, option={orjson.OPT_SORT_KEYS}).decode()
 def row_from_json(d):
- return ({", ".join(parts)},)"""
+ return {_tuple(parts)}"""

@@ -45,7 +45,6 @@ class Event(Model):
     __root__: ClassVar[bool] = True
     __event_type__: ClassVar[str]
     __event_fields__: ClassVar[tuple[str, ...]]
-    __reserved__: ClassVar[tuple[str, ...]] = (*_RUNTIME, "priority")
 
     id: str | None = _runtime(default=None)
     created_at: str | None = _runtime(default=None)
@@ -60,8 +59,11 @@ class Event(Model):
         cls.__event_type__ = _check_type(
             cls.__name__, derive_event_type(cls.__name__) if explicit is None else explicit
         )
-        if cls.__dict__.get("priority", 0) is not cls.priority and "priority" in cls.__dict__:
-            cls.priority = _check_priority(cls.__event_type__, cls.priority)
+        if not _is_priority(cls.priority):
+            raise ModelDefinitionError(
+                f"{cls.__name__} has the priority {cls.priority!r}.",
+                fix="a priority is a whole number, such as 100.",
+            )
 
     if not TYPE_CHECKING:
 
@@ -117,8 +119,12 @@ def _check_type(class_name: str, value: object) -> str:
     )
 
 
-def _check_priority(type_name: str, value: object) -> int:
-    if type(value) is not int or not INT_MIN <= value <= INT_MAX:
+def _is_priority(value: object) -> bool:
+    return type(value) is int and INT_MIN <= value <= INT_MAX
+
+
+def _check_priority(type_name: str, value: Any) -> Any:
+    if not _is_priority(value):
         raise ValidationError(
             type_name, [Failure("priority", value, "a priority is a whole number")]
         )

@@ -152,10 +152,11 @@ def _check_names(cls: ModelMeta, declared: dict[str, Declaration]) -> None:
             )
     for name in declared:
         reserved = any(hasattr(b, name) for b in cls.__mro__[1:] if _is_root(b))
-        if name.startswith("_") or reserved or name in cls.__dict__.get("__reserved__", ()):
+        if name.startswith("_") or reserved or not name.isidentifier():
             raise ModelDefinitionError(
                 f"{cls.__name__} cannot have a field {name!r}.",
-                why="the name starts with an underscore or is used by the library.",
+                why="the name is no identifier, starts with an underscore, or is used by the "
+                "library.",
                 fix="rename the field.",
             )
 
@@ -170,10 +171,12 @@ def check_type_name(name: object) -> str:
         not isinstance(name, str)
         or not _NAME.match(name)
         or len(name.encode(errors="replace")) > MAX_NAME_BYTES
+        or name.casefold().endswith("_history")
     ):
         raise ModelDefinitionError(
             f"{name!r} is not a usable type name.",
-            why=f"a name is letters, digits, '_', '.' and '-', at most {MAX_NAME_BYTES} bytes.",
+            why=f"a name is letters, digits, '_', '.' and '-', at most {MAX_NAME_BYTES} bytes, "
+            "and does not end in '_history', which is how tables of versions are named.",
             fix='pass another one: class X(Entity, name="...").',
         )
     return name
@@ -365,3 +368,8 @@ def decode_json(spec: TypeSpec, data: dict[str, Any]) -> dict[str, Any]:
     if failures:
         raise ValidationError(spec.name, failures)
     return values
+
+
+def fields_of(cls: type[Any]) -> dict[str, FieldSpec]:
+    """The declared fields of a class by name: types, defaults, keys, indexes and docs."""
+    return dict(spec_of(cls).by_name)

@@ -23,6 +23,7 @@ from uuid import UUID
 import typing_extensions
 from pydantic import AwareDatetime, BaseModel, NaiveDatetime
 
+from ontologia.errors import shorten
 from ontologia.model import canonical
 from ontologia.model.canonical import dumps, loads
 
@@ -97,7 +98,7 @@ class Scalar(ValueType):
 
     def _expect(self, value: Any) -> Any:
         if type(value) is not self.python_type:
-            raise ValueError(f"{value!r} is not of type {self.python_type.__name__}")
+            raise ValueError(f"{shorten(value)} is not of type {self.python_type.__name__}")
         return self.check(value)
 
     def to_json(self, value: Any) -> Any:
@@ -131,7 +132,14 @@ class RealType(Scalar):
     kind, plain, python_type = "float", True, float
 
     def check(self, value: Any) -> Any:
-        return canonical.real(value)
+        # A column may not tell -0.0 from 0.0, so a field does not either.
+        return canonical.real(value) + 0.0
+
+    def to_json(self, value: Any) -> Any:
+        # As type checkers do, take a whole number where a float is declared.
+        if type(value) not in (float, int):
+            raise ValueError(f"{shorten(value)} is not of type float")
+        return canonical.real(float(value))
 
 
 class BooleanType(Scalar):
@@ -177,8 +185,9 @@ class DatetimeType(_TextScalar):
     encode, decode = staticmethod(canonical.datetime_text), datetime.fromisoformat
 
     def check(self, value: Any) -> Any:
-        canonical.datetime_text(value)
-        return value
+        # In UTC from the start: what an object holds equals what is read back, also where
+        # clocks show an hour twice and Python finds no two such times equal.
+        return canonical.to_utc(value)
 
     def describe(self) -> Any:
         if self.hint is AwareDatetime:
@@ -233,7 +242,7 @@ class ChoiceType(Scalar):
         try:
             return self.encoded[value]
         except (KeyError, TypeError):
-            raise ValueError(f"{value!r} is not one of {self.label}") from None
+            raise ValueError(f"{shorten(value)} is not one of {self.label}") from None
 
     to_stored = to_json
 
@@ -241,7 +250,7 @@ class ChoiceType(Scalar):
         try:
             return self.members[data]
         except (KeyError, TypeError):
-            raise ValueError(f"{data!r} is not one of {self.label}") from None
+            raise ValueError(f"{shorten(data)} is not one of {self.label}") from None
 
     def from_stored(self, stored: Any) -> Any:
         return self.members[stored]
@@ -259,7 +268,7 @@ class AnyType(ValueType):
         return "any"
 
     def to_json(self, value: Any) -> Any:
-        _check_json(value)
+        _check_json(value, 0)
         return value
 
     def from_json(self, data: Any) -> Any:
@@ -272,26 +281,30 @@ class AnyType(ValueType):
         return self
 
 
-def _check_json(value: Any) -> None:
+def _check_json(value: Any, depth: int) -> None:
     kind = type(value)
-    if kind in _SCALARS and kind is not bytes:
-        _SCALARS[kind].check(value)
+    if depth > MAX_DEPTH:
+        raise ValueError(f"a value may be nested {MAX_DEPTH} deep, and must not contain itself")
+    if kind in _JSON_SCALARS:
+        _SCALARS[kind].to_json(value)
     elif kind is list:
         for item in value:
-            _check_json(item)
+            _check_json(item, depth + 1)
     elif kind is dict:
         for key, item in value.items():
             if type(key) is not str:
-                raise ValueError(f"the key {key!r} is not text")
+                raise ValueError(f"the key {shorten(key)} is not text")
             canonical.text(key)
-            _check_json(item)
+            _check_json(item, depth + 1)
     elif value is not None:
         raise ValueError(
-            f"{value!r} of type {kind.__name__} is not a JSON value; "
+            f"{shorten(value)} of type {kind.__name__} is not a JSON value; "
             "declare a precise type for the field to store it exactly"
         )
 
 
+MAX_DEPTH = 100
+_JSON_SCALARS = (str, int, float, bool)
 _SCALARS: dict[type, Scalar] = {
     str: TextType(),
     int: IntegerType(),
@@ -345,7 +358,7 @@ class SequenceType(ValueType):
 
     def to_json(self, value: Any) -> Any:
         if type(value) is not self.base:
-            raise ValueError(f"{value!r} is not a {self.base.__name__}")
+            raise ValueError(f"{shorten(value)} is not a {self.base.__name__}")
         encode = self.inner.to_json
         data = [encode(item) for item in value]
         if self._unordered:
@@ -372,7 +385,7 @@ class TupleType(ValueType):
 
     def to_json(self, value: Any) -> Any:
         if type(value) is not tuple or len(value) != len(self.inner):
-            raise ValueError(f"{value!r} is not a tuple of {len(self.inner)} items")
+            raise ValueError(f"{shorten(value)} is not a tuple of {len(self.inner)} items")
         return [t.to_json(v) for t, v in zip(self.inner, value, strict=True)]
 
     def from_json(self, data: Any) -> Any:
@@ -407,7 +420,7 @@ class DictType(ValueType):
 
     def to_json(self, value: Any) -> Any:
         if type(value) is not dict:
-            raise ValueError(f"{value!r} is not a dict")
+            raise ValueError(f"{shorten(value)} is not a dict")
         encode = self.inner.to_json
         return {self._key_text(k): encode(v) for k, v in value.items()}
 
@@ -463,10 +476,10 @@ class RecordType(ValueType):
 class TypedDictType(RecordType):
     def read(self, value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise ValueError(f"{value!r} is not a dict")
+            raise ValueError(f"{shorten(value)} is not a dict")
         for name in value:
             if name not in self.members:
-                raise ValueError(f"{name!r} is not a key of {self.hint.__name__}")
+                raise ValueError(f"{shorten(name)} is not a key of {self.hint.__name__}")
         for name in self.members:
             if name not in value and name not in self.optional:
                 raise ValueError(f"the key {name!r} is missing")
@@ -481,7 +494,7 @@ class _InstanceType(RecordType):
 
     def read(self, value: Any) -> dict[str, Any]:
         if type(value) is not self.hint:
-            raise ValueError(f"{value!r} is not an instance of {self.hint.__name__}")
+            raise ValueError(f"{shorten(value)} is not an instance of {self.hint.__name__}")
         return {name: getattr(value, name) for name in self.members}
 
 
@@ -507,7 +520,7 @@ class PydanticType(_InstanceType):
 
 def _expect_json(data: Any, kind: type) -> Any:
     if type(data) is not kind:
-        raise ValueError(f"{data!r} is not a JSON {'array' if kind is list else 'object'}")
+        raise ValueError(f"{shorten(data)} is not a JSON {'array' if kind is list else 'object'}")
     return data
 
 

@@ -82,7 +82,7 @@ class _State(NamedTuple):
     """What a builder has collected so far."""
 
     window: Window = LATEST
-    moment: datetime | None = None
+    moment: str | None = None
     where: tuple[Predicate, ...] = ()
     order: tuple[SortKey, ...] = ()
     limit: int | None = None
@@ -101,7 +101,12 @@ class Select(Generic[T]):
 
     def where(self, *filters: Filter[T]) -> Self:
         """Keep what satisfies all filters."""
-        bound = tuple(bind_filter(self._spec, f) for f in filters)
+        try:
+            bound = tuple(bind_filter(self._spec, f) for f in filters)
+        except RecursionError:
+            raise QueryError(
+                "the filter is nested too deeply.", fix="use in_(), or split the query."
+            ) from None
         return self._with(where=self._state.where + bound)
 
     def order_by(self, *keys: FieldRef[T, Any] | Order[T]) -> Self:
@@ -125,7 +130,11 @@ class Select(Generic[T]):
                     why="commits are stamped in UTC.",
                     fix="pass an aware datetime, e.g. datetime.now(timezone.utc).",
                 )
-            return self._with(window=Window("as_of"), moment=at)
+            try:
+                moment = datetime_text(at)
+            except ValueError as error:
+                raise QueryError(f"as_of({at!r}): {error}.") from None
+            return self._with(window=Window("as_of"), moment=moment)
         return self._with(window=Window("as_of", _number("as_of", at)), moment=None)
 
     def with_history(self) -> Self:
@@ -141,7 +150,7 @@ class Select(Generic[T]):
         state = self._state
         if state.moment is None:
             return state.window
-        return Window("as_of", view.snapshot.commit_at(datetime_text(state.moment)))
+        return Window("as_of", view.snapshot.commit_at(state.moment))
 
     def _selection(self, view: View) -> Selection:
         state = self._state
@@ -196,7 +205,7 @@ class Select(Generic[T]):
             Compare(bind_operand(spec, FieldRef(spec.cls, f.name)), "==", value)
             for f, value in zip(spec.key_fields, key, strict=True)
         )
-        found = self._with(where=self._state.where + by_key).collect()
+        found = self._with(where=self._state.where + by_key, order=()).collect()
         return found[-1] if found else None
 
     def count(self) -> int:
@@ -205,19 +214,19 @@ class Select(Generic[T]):
 
     def sum(self, field: FieldRef[T, Any]) -> Any:
         """The sum of a field; None over nothing."""
-        return self._measure(field.sum())
+        return self._measure(Aggregate("sum", field))
 
     def avg(self, field: FieldRef[T, Any]) -> Any:
         """The mean of a field; None over nothing."""
-        return self._measure(field.avg())
+        return self._measure(Aggregate("avg", field))
 
     def min(self, field: FieldRef[T, Any]) -> Any:
         """The least value of a field; None over nothing."""
-        return self._measure(field.min())
+        return self._measure(Aggregate("min", field))
 
     def max(self, field: FieldRef[T, Any]) -> Any:
         """The greatest value of a field; None over nothing."""
-        return self._measure(field.max())
+        return self._measure(Aggregate("max", field))
 
     def count_where(self, predicate: Filter[T]) -> int:
         """The number of results that also satisfy ``predicate``."""
@@ -225,7 +234,7 @@ class Select(Generic[T]):
 
     def avg_len(self, field: FieldRef[T, Any]) -> float | None:
         """The mean length of a list field; None over nothing."""
-        found: float | None = self._measure(field.avg_len())
+        found: float | None = self._measure(Aggregate("avg_len", field))
         return found
 
     def _measure(self, aggregate: Aggregate[Any]) -> Any:
@@ -359,7 +368,7 @@ def _flatten(chunks: Iterator[list[Any]]) -> list[Any]:
 def _number(name: str, value: object) -> int:
     if type(value) is int and 0 <= value < 2**63:
         return value
-    why = "it takes a whole number, 0 or more."
+    what, fix = f"{name}({value!r}) makes no sense.", "pass a whole number, 0 or more."
     if value is None and name in ("as_of", "history_since"):
-        why = "commit() returns None when there was nothing to change."
-    raise QueryError(f"{name}({value!r}) makes no sense.", why=why, fix="pass such a number.")
+        fix = "pass a commit id; commit() gives None when there was nothing to change."
+    raise QueryError(what, fix=fix)

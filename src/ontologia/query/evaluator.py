@@ -229,25 +229,40 @@ def _among_test(predicate: Among) -> Callable[[Any], bool]:
     operand, negated = predicate.operand, predicate.negated
     if not predicate.values:
         return lambda v: negated
-    tests = [_leaf(Compare(operand, "==", value)) for value in predicate.values]
-    opposite = [_leaf(Compare(operand, "!=", value)) for value in predicate.values]
-    if negated:
-        return lambda v: all(t(v) for t in opposite)
-    return lambda v: any(t(v) for t in tests)
+    if operand.kind == "decimal":
+        values = {Decimal(v) for v in predicate.values}
+        return lambda v: v is not None and (v in values) != negated
+    groups: dict[Any, set[Any]] = {}
+    for value in predicate.values:
+        groups.setdefault(_kind_of(operand, value), set()).add(value)
+    if negated and len(groups) > 1:
+        # Whatever a row holds, it does not compare with one of the kinds.
+        return lambda v: False
+
+    def test(v: Any) -> bool:
+        if v is None:
+            return False
+        same = groups.get(_kind_of(operand, v))
+        return same is not None and (v in same) != negated
+
+    return test
+
+
+def _kind_of(operand: Operand, value: Any) -> Any:
+    """What a value compares with: others of the same kind."""
+    if operand.kind == "datetime":
+        return canonical.is_aware_text(value)
+    if operand.kind != "any":
+        return None
+    return float if type(value) is int else type(value)
 
 
 def _same_kind(operand: Operand, constant: Any) -> Callable[[Any], bool]:
     """Values of different kinds are neither equal nor unequal nor ordered: unknown."""
-    if operand.kind == "datetime":
-        aware = canonical.is_aware_text(constant)
-        return lambda v: canonical.is_aware_text(v) == aware
-    if operand.kind != "any":
+    if operand.kind not in ("datetime", "any"):
         return lambda v: True
-    if type(constant) is str:
-        return lambda v: type(v) is str
-    if type(constant) is bool:
-        return lambda v: type(v) is bool
-    return lambda v: type(v) in (int, float)
+    kind = _kind_of(operand, constant)
+    return lambda v: _kind_of(operand, v) == kind
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {

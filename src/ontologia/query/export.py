@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from typing import TYPE_CHECKING, Any
+
+from pydantic import AwareDatetime
 
 from ontologia.errors import MissingDependencyError
 from ontologia.model.canonical import dumps
 from ontologia.model.spec import FieldSpec, TypeSpec
-from ontologia.model.types import OptionalType, RecordType, Scalar, SequenceType, ValueType
+from ontologia.model.types import (
+    ChoiceType,
+    OptionalType,
+    RecordType,
+    Scalar,
+    SequenceType,
+    ValueType,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -47,19 +56,30 @@ def _column(pa: Any, field: FieldSpec, values: list[Any]) -> Any:
         "bytes": pa.binary(),
         "date": pa.date32(),
     }
-    if kind in ("uuid", "choice") or not isinstance(field.type, Scalar):
+    if isinstance(field.type, ChoiceType):
+        kind = field.type.base.__name__
+    if not field.type.plain and kind not in ("datetime", "date", "decimal"):
         values = [None if v is None else field.type.to_json(v) for v in values]
     if kind in fixed:
         return pa.array(values, fixed[kind])
     if kind == "datetime":
-        aware = any(v is not None and v.tzinfo is not None for v in values)
+        aware = field.type.hint is AwareDatetime or any(v and v.tzinfo for v in values)
         if not aware or all(v is None or v.tzinfo is not None for v in values):
             return pa.array(values, pa.timestamp("us", tz="UTC" if aware else None))
         return pa.array([None if v is None else field.type.to_stored(v) for v in values])
-    if kind in ("decimal", "choice") or _has_shape(field.type):
+    if kind == "decimal":
+        return _decimals(pa, values)
+    if _has_shape(field.type):
         return pa.array(values)
     # Values of different shapes have no common Arrow type; as JSON they are complete.
     return pa.array([None if v is None else dumps(v) for v in values], pa.string())
+
+
+def _decimals(pa: Any, values: list[Any]) -> Any:
+    try:
+        return pa.array(values, None if any(v is not None for v in values) else pa.decimal128(38))
+    except pa.ArrowInvalid:  # more digits than Arrow's widest decimal has
+        return pa.array([None if v is None else str(v) for v in values], pa.string())
 
 
 def _has_shape(type_: ValueType) -> bool:
@@ -73,6 +93,8 @@ def _has_shape(type_: ValueType) -> bool:
 
 def to_pandas(table: pyarrow.Table) -> pandas.DataFrame:
     """An Arrow table as a data frame."""
-    if importlib.util.find_spec("pandas") is None:
-        raise MissingDependencyError("pandas", "pandas")
+    try:
+        importlib.import_module("pandas")
+    except ImportError as error:
+        raise MissingDependencyError("pandas", "pandas") from error
     return table.to_pandas()

@@ -52,6 +52,12 @@ class Filter(Generic[OwnerT_contra]):
         )
 
     def __repr__(self) -> str:
+        try:
+            return self._text()
+        except RecursionError:
+            return f"<a filter of many parts joined by {self.op}>"
+
+    def _text(self) -> str:
         if self.op in ("and", "or"):
             return f"({self.args[0]!r} {'&' if self.op == 'and' else '|'} {self.args[1]!r})"
         if self.op == "not":
@@ -118,6 +124,10 @@ class _Comparable(Generic[OwnerT, T]):
                 f"{self!r}.in_({shorten(values)}) got one text.",
                 why="a text is a sequence of characters; that is rarely what is meant.",
                 fix=f"pass a list: {self!r}.in_([{shorten(values)}]).",
+            )
+        if not isinstance(values, Iterable) or isinstance(values, type):
+            raise QueryError(
+                f"{self!r}.in_({shorten(values)}) got no collection.", fix="pass a list of values."
             )
         items = list(values)
         if any(item is None for item in items):

@@ -7,7 +7,6 @@ down to the leaves. A negated leaf is a leaf again, so a consumer only has to kn
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -244,14 +243,13 @@ def bind_filter(spec: TypeSpec, item: object, negated: bool = False) -> Predicat
     if not isinstance(item, Filter):
         raise QueryError(
             f"{shorten(item)} is not a filter.",
-            why="a comparison without a field on one side is computed by Python at once.",
-            fix="compare a field: where(Customer.age > 30).",
+            fix="compare a field of the class with a value: where(Customer.age > 30).",
         )
     op, args = item.op, item.args
     if op == "not":
         return bind_filter(spec, args[0], not negated)
     if op in ("and", "or"):
-        parts = tuple(bind_filter(spec, a, negated) for a in args)
+        parts = tuple(bind_filter(spec, a, negated) for a in chain(item))
         return Both(parts) if (op == "and") != negated else Either(parts)
     if isinstance(args[0], Aggregate):
         raise QueryError(
@@ -271,6 +269,19 @@ def bind_filter(spec: TypeSpec, item: object, negated: bool = False) -> Predicat
     item_type = _descend(inner, ref.items, ref)
     one = Operand("item", None, ref.items, item_type, repr(ref))
     return AnyItem(operand, _leaf(one, op, args[1:], False), negated)
+
+
+def chain(item: Filter[Any]) -> list[Any]:
+    """The operands of ``a & b & c`` or ``a | b | c`` side by side, however many there are."""
+    found: list[Any] = []
+    waiting: list[Any] = [item]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Filter) and one.op == item.op:
+            waiting.extend(reversed(one.args))
+        else:
+            found.append(one)
+    return found
 
 
 def _leaf(operand: Operand, op: str, args: tuple[Any, ...], negated: bool) -> Predicate:
@@ -326,7 +337,7 @@ def encode_constant(operand: Operand, value: Any, op: str) -> Any:
         )
     try:
         return _encode(operand, type_, value)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise _bad_constant(operand, value, str(error)) from None
 
 
@@ -359,9 +370,9 @@ def _encode(operand: Operand, type_: ValueType, value: Any) -> Any:
 def _number(value: Any) -> int | float:
     if type(value) is int:
         return canonical.integer(value)
-    if type(value) is float and math.isfinite(value):
-        return value
-    raise ValueError("the field holds numbers, and this is not a finite number")
+    if type(value) is float:
+        return canonical.real(value)
+    raise ValueError(f"the field holds numbers, not {type(value).__name__}")
 
 
 def bind_order(spec: TypeSpec, item: object) -> SortKey:
@@ -400,8 +411,8 @@ def bind_measure(spec: TypeSpec, item: object) -> Measure:
         return Measure("count")
     if function == "count_where":
         return Measure("count_where", predicate=bind_filter(spec, item.operand))
-    assert isinstance(item.operand, FieldRef)
-    operand = bind_operand(spec, item.operand)
+    ref: Any = item.operand
+    operand = bind_operand(spec, ref)
     wanted = {
         "sum": operand.kind in ("number", "decimal"),
         "avg": operand.kind in ("number", "decimal"),
@@ -409,7 +420,7 @@ def bind_measure(spec: TypeSpec, item: object) -> Measure:
         "max": operand.kind in _SORTABLE and operand.kind != "bool",
         "avg_len": operand.type.item() is not None,
     }
-    if item.operand.items is not None or not wanted[function]:
+    if ref.items is not None or not wanted[function]:
         need = {"sum": "numbers", "avg": "numbers", "avg_len": "lists"}.get(function, "an order")
         raise QueryError(f"{item!r}: {function} needs a field with {need}.")
     return Measure(function, operand)  # type: ignore[arg-type]
@@ -425,7 +436,7 @@ def bind_having(spec: TypeSpec, item: object, negated: bool = False) -> Having:
     if item.op == "not":
         return bind_having(spec, item.args[0], not negated)
     if item.op in ("and", "or"):
-        parts = tuple(bind_having(spec, a, negated) for a in item.args)
+        parts = tuple(bind_having(spec, a, negated) for a in chain(item))
         return HavingGroup(parts, (item.op == "and") != negated)
     if not isinstance(item.args[0], Aggregate):
         raise QueryError(

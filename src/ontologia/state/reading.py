@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from ontologia.errors import SessionClosedError
 from ontologia.model.codec import Row
 from ontologia.model.spec import TypeSpec
 from ontologia.query import evaluator
@@ -32,11 +33,14 @@ class Reader:
     def __init__(self, store: Store, namespace: str, types: Types) -> None:
         self._store, self._namespace, self._types = store, namespace, types
         self.upgraders = Upgraders()
+        self.closed = False
         self.can_stream = store.capabilities.concurrent_reads
 
     @contextmanager
     def view(self) -> Generator[View]:
         """A consistent view; everything read through it belongs to one moment."""
+        if self.closed:
+            raise SessionClosedError
         with self._store.read(self._namespace) as snapshot:
             yield View(snapshot, self._types, self.upgraders)
 
@@ -78,14 +82,20 @@ class View:
         """The objects of a selection, in chunks; relations come with their endpoints."""
         if self.stored(plan.spec) is None:
             return
-        engine = self._engine(plan)
-        chunks = self._evaluated(plan) if engine is None else engine.objects(plan)
+        chunks = self._chunks(plan)
         if plan.spec.kind != "relation" or not endpoints:
             yield from chunks
             return
         for chunk in chunks:
             self.attach(plan.spec, plan.window, chunk)
             yield chunk
+
+    def _chunks(self, plan: Selection) -> Iterator[list[Any]]:
+        engine = self._engine(plan)
+        if engine is not None:
+            with suppress(EngineDeclinedError):
+                return engine.objects(plan)
+        return self._evaluated(plan)
 
     def _evaluated(self, plan: Selection) -> Iterator[list[Any]]:
         versions = evaluator.select(self._source, plan)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from uuid_utils.compat import uuid7
 
 from ontologia.errors import LockContentionError
+from ontologia.model.canonical import loads
 from ontologia.model.codec import Row
 from ontologia.model.spec import TypeSpec
 from ontologia.query.plan import Window
@@ -34,7 +35,8 @@ class _Table:
     """One type in one namespace."""
 
     def __init__(self) -> None:
-        self.current: dict[Row, StoredRow] = {}
+        # As payloads: the order of fields is a matter of the code, not of the store.
+        self.current: dict[Row, tuple[str, int]] = {}
         self.history: dict[Row, list[StoredVersion]] = {}
 
 
@@ -101,9 +103,9 @@ class MemorySnapshot:
 
     def current(self, spec: TypeSpec, keys: Iterable[Row] | None = None) -> list[StoredRow]:
         rows = self._table((spec.kind, spec.name)).current
-        if keys is None:
-            return [rows[key] for key in sorted(rows)]
-        return [rows[key] for key in keys if key in rows]
+        wanted = sorted(rows) if keys is None else [key for key in keys if key in rows]
+        decode = spec.codec.row_from_json
+        return [(*decode(loads(payload)), at) for payload, at in map(rows.__getitem__, wanted)]
 
     def versions(
         self, stored: StoredType, window: Window, keys: Iterable[Row] | None = None
@@ -200,17 +202,14 @@ class MemoryTransaction(MemorySnapshot):
         table = self._store.tables.setdefault((self._namespace, (spec.kind, spec.name)), _Table())
         for row, payload in added:
             key = row[: spec.key_size]
-            table.current[key] = (*row, commit_id)
+            table.current[key] = (payload, commit_id)
             table.history[key] = [StoredVersion(key, commit_id, None, schema_version, payload)]
             self._undo.append(lambda k=key: (table.current.pop(k), table.history.pop(k)))  # type: ignore[misc]
         for row, payload, _ in replaced:
-            self._replace(
-                table,
-                (*row, commit_id),
-                StoredVersion(row[: spec.key_size], commit_id, None, schema_version, payload),
-            )
+            key = row[: spec.key_size]
+            self._replace(table, StoredVersion(key, commit_id, None, schema_version, payload))
 
-    def _replace(self, table: _Table, row: StoredRow, version: StoredVersion) -> None:
+    def _replace(self, table: _Table, version: StoredVersion) -> None:
         key = version.key
         before_row, before_history = table.current[key], table.history[key]
 
@@ -219,7 +218,7 @@ class MemoryTransaction(MemorySnapshot):
 
         self._undo.append(restore)
         ended = before_history[-1]._replace(until_commit=version.commit_id)
-        table.current[key] = row
+        table.current[key] = (version.payload, version.commit_id)
         table.history[key] = [*before_history[:-1], ended, version]
 
     def add_events(self, events: Sequence[EventRecord]) -> None:
@@ -245,9 +244,11 @@ class MemoryTransaction(MemorySnapshot):
         version = SchemaVersion(
             old.current.version + 1, spec.fingerprint, spec.document, self.head()
         )
-        fresh: dict[str, dict[Row, StoredRow]] = {}
+        fresh: dict[str, dict[Row, tuple[str, int]]] = {}
         for namespace, stored_row in rows:
-            fresh.setdefault(namespace, {})[stored_row[: spec.key_size]] = stored_row
+            payload = spec.codec.payload(stored_row[:-1])
+            key = stored_row[: spec.key_size]
+            fresh.setdefault(namespace, {})[key] = (payload, stored_row[-1])
         types[type_id] = StoredType(spec.kind, spec.name, (*old.versions, version), _indexes(spec))
         self._set_schema(types)
         for namespace, current in fresh.items():

@@ -31,12 +31,13 @@ from ontologia.model.canonical import (
 )
 from ontologia.model.codec import Row
 from ontologia.storage.base import Capabilities
-from ontologia.storage.sql.dialect import Fragment
-from ontologia.storage.sql.layout import BASE_TABLES, FORMAT
+from ontologia.storage.sql.dialect import Connection, Fragment
+from ontologia.storage.sql.layout import BASE_TABLES, FORMAT, Layout
 from ontologia.storage.sql.store import Catalog, SQLSnapshot, SQLTransaction
 
 MINIMUM_VERSION = (3, 37, 0)
 
+_LIMITS = ("integer overflow", "Expression tree is too large", "parser stack overflow")
 _COLUMN_TYPES = {
     "str": "TEXT",
     "int": "INTEGER",
@@ -111,8 +112,38 @@ class SQLiteDialect:
         # Without statistics SQLite would rather walk the whole table in key order than sort.
         return f"+{column}"
 
-    def is_overflow(self, error: Exception) -> bool:
-        return isinstance(error, sqlite3.OperationalError) and "integer overflow" in str(error)
+    def declines(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.OperationalError) and any(
+            text in str(error) for text in _LIMITS
+        )
+
+    def describe_data(self, connection: Connection, layout: Layout) -> None:
+        # Without statistics SQLite takes a namespace to be ten rows, and never uses an index.
+        # These are made up: a namespace is all of a table, and an index narrows it down.
+        rows = _statistics(layout)
+        connection.executemany(
+            "DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", [r[:2] for r in rows]
+        )
+        connection.executemany("INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)", rows)
+        connection.execute("ANALYZE sqlite_master")  # reads them
+
+
+def _statistics(layout: Layout) -> list[tuple[str, str, str]]:
+    table = layout.unquoted
+    keys = " ".join(["10"] * (layout.spec.key_size - 1) + ["1"])
+    rows = [(table, table, f"1000000 1000000 {keys}")]
+    history = f"{table}_history"
+    rows.append((history, history, f"1000000 1000000 {keys.replace('1', '10')} 1"))
+    rows.append((history, layout.name("history", "commit"), "1000000 100"))
+    if layout.spec.kind == "relation":
+        rows.append((table, layout.name("current", "right"), "1000000 1000000 10"))
+        rows.append((history, layout.name("history", "right"), "1000000 1000000 10"))
+    rows += [
+        (table, layout.name("field", f.name), "1000000 1000000 100")
+        for f in layout.spec.fields
+        if f.index
+    ]
+    return rows
 
 
 def _json_path(path: tuple[str, ...]) -> str:
@@ -270,6 +301,8 @@ class SQLiteStore:
                 self._refuse_foreign(tables)
                 for statement in BASE_TABLES:
                     connection.execute(statement.replace("{table}", " STRICT"))
+                # Creates the table of statistics, which types add their own lines to.
+                connection.execute("ANALYZE sqlite_master")
                 connection.executemany(
                     "INSERT INTO ontologia_meta (key, value) VALUES (?, ?)",
                     [("format", str(FORMAT)), ("schema_epoch", "0")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ontologia.model.types import SequenceType, TupleType
@@ -24,7 +25,7 @@ from ontologia.query.plan import (
     conjuncts,
     sides_of,
 )
-from ontologia.storage.sql.dialect import Dialect, Fragment, join, quote
+from ontologia.storage.sql.dialect import Dialect, Fragment, join, join_balanced, quote
 from ontologia.storage.sql.layout import (
     HISTORY_KEYS,
     NAMESPACE,
@@ -115,14 +116,17 @@ class Compiler:
                 natural.insert(0, "t.commit_id")
         else:
             natural = [f"t.{c}" for c in self.layout.keys]
-            if self._can_use_index():
+            if self._has_range():
                 natural = [self.dialect.sort_only(c) for c in natural]
         return join([*keys, *map(Fragment, natural)], ", ").format("ORDER BY {}")
 
-    def _can_use_index(self) -> bool:
-        """Whether some condition that must hold is on an indexed field."""
+    def _has_range(self) -> bool:
+        """Whether some condition that must hold is a range of an indexed field."""
         return any(
-            isinstance(part, Compare | Among | TextMatch)
+            (
+                (isinstance(part, Compare) and part.op not in ("==", "!="))
+                or (isinstance(part, TextMatch) and part.how == "startswith")
+            )
             and part.operand.field is not None
             and part.operand.field.index
             for part in conjuncts(self.plan.where)
@@ -192,8 +196,8 @@ class Compiler:
     def predicate(self, predicate: Predicate) -> Fragment:
         """A condition that is true exactly where the predicate is."""
         if isinstance(predicate, Both | Either):
-            word = " AND " if isinstance(predicate, Both) else " OR "
-            return join([self.predicate(p) for p in predicate.parts], word).format("({})")
+            word = "AND" if isinstance(predicate, Both) else "OR"
+            return join_balanced([self.predicate(p) for p in predicate.parts], word)
         if isinstance(predicate, Compare):
             return self._compare(predicate)
         if isinstance(predicate, Among):
@@ -229,16 +233,35 @@ class Compiler:
         operand, values = predicate.operand, predicate.values
         if not values:
             return Fragment("1 = 1" if predicate.negated else "1 = 0")
-        if operand.kind in ("any", "datetime", "bool"):
-            op, word = ("!=", " AND ") if predicate.negated else ("==", " OR ")
-            parts = [self._compare(Compare(operand, op, v)) for v in values]  # type: ignore[arg-type]
-            return join(parts, word).format("({})")
+        if operand.kind in ("any", "datetime"):
+            return self._among_kinds(predicate)
         constants = [self._constant(operand, v) for v in values]
-        subject = self.comparable(operand)
-        if len(constants) > _MANY and operand.kind != "bytes":
-            return self.dialect.among_values(subject, constants, predicate.negated)
-        word = "NOT IN" if predicate.negated else "IN"
+        return self._one_of(self.comparable(operand), constants, predicate.negated)
+
+    def _one_of(self, subject: Fragment, constants: Sequence[Any], negated: bool) -> Fragment:
+        if len(constants) > _MANY and not isinstance(constants[0], bytes):
+            return self.dialect.among_values(subject, constants, negated)
+        word = "NOT IN" if negated else "IN"
         return subject.format(f"{{}} {word} ({', '.join('?' * len(constants))})", *constants)
+
+    def _among_kinds(self, predicate: Among) -> Fragment:
+        """Values that compare only with their own kind: each kind with its guard."""
+        operand, negated = predicate.operand, predicate.negated
+        groups: dict[Any, list[Any]] = {}
+        for value in predicate.values:
+            kind = len(value) if operand.kind == "datetime" else _JSON_TYPES[type(value)]
+            groups.setdefault(kind, []).append(value)
+        if negated and len(groups) > 1:
+            # Whatever the row holds, it does not compare with one of the kinds.
+            return Fragment("1 = 0")
+        parts = []
+        for kind, values in groups.items():
+            if operand.kind == "datetime":
+                guard = self.raw(operand).format("length({}) = ?", kind)
+            else:
+                guard = self._has_type(operand, kind)
+            parts.append(join([guard, self._one_of(self.raw(operand), values, negated)], " AND "))
+        return join([p.format("({})") for p in parts], " OR ").format("({})")
 
     def _text(self, predicate: TextMatch) -> Fragment:
         operand, text = predicate.operand, predicate.text
@@ -272,7 +295,9 @@ class Compiler:
         items = self.dialect.json_items(document, path, "item")
         test = self.predicate(predicate.predicate)
         found = join([items.format("SELECT 1 FROM {} WHERE"), test], " ").format("EXISTS ({})")
-        if not isinstance(predicate.operand.type, SequenceType | TupleType):
+        always_list = isinstance(predicate.operand.type, SequenceType | TupleType)
+        if self.history or predicate.operand.segments or not always_list:
+            # A null inside a document is one item to SQLite, not none; so are members of objects.
             is_list = self.dialect.json_type(document, path).format("{} = 'array'")
             found = join([is_list, found], " AND ").format("COALESCE({}, 0)")
         return found.format("NOT {}") if predicate.negated else found
@@ -303,8 +328,8 @@ class Compiler:
         if isinstance(condition, HavingGroup):
             if not condition.parts:
                 return Fragment("1 = 1" if condition.every else "1 = 0")
-            word = " AND " if condition.every else " OR "
-            return join([self.having(p) for p in condition.parts], word).format("({})")
+            word = "AND" if condition.every else "OR"
+            return join_balanced([self.having(p) for p in condition.parts], word)
         assert isinstance(condition, HavingCompare)
         measure = condition.measure
         subject = self.measure(measure)

@@ -33,6 +33,15 @@ def join(parts: Sequence[Fragment], separator: str) -> Fragment:
     return Fragment(separator.join(part.sql for part in parts), *parameters)
 
 
+def join_balanced(parts: Sequence[Fragment], word: str) -> Fragment:
+    """Conditions joined by AND or OR as a tree of little depth: databases limit the depth."""
+    if len(parts) <= 8:
+        return join(parts, f" {word} ").format("({})")
+    middle = len(parts) // 2
+    halves = [join_balanced(parts[:middle], word), join_balanced(parts[middle:], word)]
+    return join(halves, f" {word} ").format("({})")
+
+
 def column_kind(type_: ValueType) -> str:
     """What a column of this type holds, in words that every dialect translates."""
     if isinstance(type_, ChoiceType):
@@ -120,10 +129,14 @@ class Dialect(Protocol):
         """A condition that the operand ends with a text literally."""
         ...
 
+    def describe_data(self, connection: Connection, layout: Any) -> None:
+        """Tell the planner what to expect of the tables of a type, before they are created."""
+        ...
+
     def sort_only(self, column: str) -> str:
         """A sort key that must not tempt the planner away from the index of a filter."""
         ...
 
-    def is_overflow(self, error: Exception) -> bool:
-        """Whether a statement failed because a sum left the range of integers."""
+    def declines(self, error: Exception) -> bool:
+        """Whether a statement failed for a limit of the database, not for a fault of the plan."""
         ...

@@ -20,33 +20,44 @@ class SQLEngine:
     """Runs plans as SQL statements."""
 
     def __init__(
-        self, connection: Connection, layouts: Callable[[TypeSpec], Layout], namespace: str
+        self,
+        connection: Connection,
+        dialect: Dialect,
+        layouts: Callable[[TypeSpec], Layout],
+        namespace: str,
     ) -> None:
-        self._connection, self._layouts, self._namespace = connection, layouts, namespace
+        self._connection, self._dialect = connection, dialect
+        self._layouts, self._namespace = layouts, namespace
 
     def _compiler(self, plan: Selection) -> Compiler:
         layout = self._layouts(plan.spec)
-        return Compiler(layout.dialect, self._namespace, layout, plan)
+        return Compiler(self._dialect, self._namespace, layout, plan)
 
     def objects(self, plan: Selection) -> Iterator[list[Any]]:
         statement = self._compiler(plan).selection()
         codec = plan.spec.codec
         load = codec.load_rows if plan.window.mode == "latest" else codec.load_payloads
-        cursor = self._connection.execute(statement.sql, statement.parameters)
-        while rows := cursor.fetchmany(_FETCH):
-            yield load(rows)
+        return _loaded(self._execute(statement), load)
+
+    def _execute(self, statement: Fragment) -> Any:
+        try:
+            return self._connection.execute(statement.sql, statement.parameters)
+        except Exception as error:
+            raise self._declined(error) from error
+
+    def _declined(self, error: Exception) -> Exception:
+        return EngineDeclinedError(str(error)) if self._dialect.declines(error) else error
 
     def groups(self, plan: Grouping) -> list[tuple[Any, ...]]:
         compiler = self._compiler(plan.selection)
         statement = compiler.grouping(plan)
         decoders = [_key_decoder(compiler.dialect, k) for k in plan.keys]
         decoders += [_measure_decoder(compiler.dialect, m) for m in plan.measures]
+        cursor = self._execute(statement)
         try:
-            rows = self._connection.execute(statement.sql, statement.parameters).fetchall()
+            rows = cursor.fetchall()
         except Exception as error:
-            if compiler.dialect.is_overflow(error):
-                raise EngineDeclinedError(str(error)) from error
-            raise
+            raise self._declined(error) from error
         if not any(decoders):
             result: list[tuple[Any, ...]] = rows
             return result
@@ -67,6 +78,11 @@ class SQLEngine:
         return Explanation(
             explain_text(statement), statement.parameters, tuple(str(step[-1]) for step in steps)
         )
+
+
+def _loaded(cursor: Any, load: Callable[[Any], list[Any]]) -> Iterator[list[Any]]:
+    while rows := cursor.fetchmany(_FETCH):
+        yield load(rows)
 
 
 Decoder = Callable[[Any], Any] | None

@@ -32,6 +32,7 @@ BASE_TABLES = (
 )
 
 HISTORY_KEYS = {"entity": ("key",), "relation": ("left_key", "right_key", "instance_key")}
+_REFUSE = "BEGIN SELECT RAISE(ABORT, 'history is append-only'); END"
 COMMIT_ID, NAMESPACE = '"_commit_id"', '"_namespace"'
 
 
@@ -114,6 +115,18 @@ class Layout:
             f"{self.dialect.clustered_options}"
         )
 
+    @property
+    def unquoted(self) -> str:
+        """The name of the current table, as catalogs know it."""
+        return f"{self.spec.kind}_{self.spec.name}"
+
+    def name(self, *parts: str) -> str:
+        """The name of an index or a trigger; no type or field name holds a colon."""
+        return ":".join((self.spec.kind, self.spec.name, *parts))
+
+    def _name(self, *parts: str) -> str:
+        return quote(self.name(*parts))
+
     def create_history(self) -> list[str]:
         """The statements that create the history, and keep it append-only."""
         spec, text = self.spec, self.dialect.column_type("str")
@@ -124,22 +137,20 @@ class Layout:
         )
         identity = ", ".join(("namespace", *self.history_keys, "commit_id"))
         fixed = ", ".join((identity, "schema_version", "fields_json"))
-        base = f"{spec.kind}_{spec.name}_history"
         statements = [
             f"CREATE TABLE {self.history} (namespace {text} NOT NULL, {keys}, "
             f"commit_id {integer} NOT NULL, until_commit {integer}, "
             f"schema_version {integer} NOT NULL, fields_json {text} NOT NULL, "
             f"PRIMARY KEY ({identity})){self.dialect.clustered_options}",
-            f"CREATE INDEX {quote(base + '_commit')} ON {self.history} (commit_id)",
-            f"CREATE TRIGGER {quote(base + '_keep')} BEFORE DELETE ON {self.history} "
-            "BEGIN SELECT RAISE(ABORT, 'history is append-only'); END",
-            f"CREATE TRIGGER {quote(base + '_fixed')} BEFORE UPDATE OF {fixed} ON {self.history} "
-            "BEGIN SELECT RAISE(ABORT, 'history is append-only'); END",
+            f"CREATE INDEX {self._name('history', 'commit')} ON {self.history} (commit_id)",
+            f"CREATE TRIGGER {self._name('history', 'keep')} "
+            f"BEFORE DELETE ON {self.history} {_REFUSE}",
+            f"CREATE TRIGGER {self._name('history', 'fixed')} "
+            f"BEFORE UPDATE OF {fixed} ON {self.history} {_REFUSE}",
         ]
         if spec.kind == "relation":
-            statements.append(
-                f"CREATE INDEX {quote(base + '_right')} ON {self.history} (namespace, right_key)"
-            )
+            index = self._name("history", "right")
+            statements.append(f"CREATE INDEX {index} ON {self.history} (namespace, right_key)")
         return statements
 
     def create_indexes(self, names: frozenset[str]) -> list[str]:
@@ -149,7 +160,7 @@ class Layout:
         statements = []
         for i, f in enumerate(spec.fields):
             if f.name in names:
-                index = quote(f"{spec.kind}_{spec.name}_{f.name}")
+                index = self._name("field", f.name)
                 column = extra.get(i, self.columns[i])
                 statements.append(f"CREATE INDEX {index} ON {self.current} ({NAMESPACE}, {column})")
         return statements
@@ -158,7 +169,7 @@ class Layout:
         """The index by which relations are found from their right end."""
         if self.spec.kind != "relation":
             return []
-        index = quote(f"{self.spec.kind}_{self.spec.name}__right")
+        index = self._name("current", "right")
         return [f"CREATE INDEX {index} ON {self.current} ({NAMESPACE}, {quote('right_key')})"]
 
     @cached_property

@@ -94,7 +94,8 @@ class SQLSnapshot:
         return head or 0
 
     def engine(self) -> SQLEngine:
-        return SQLEngine(self._connection, self._catalog.layout, self._namespace)
+        catalog = self._catalog
+        return SQLEngine(self._connection, catalog.dialect, catalog.layout, self._namespace)
 
     def current(self, spec: TypeSpec, keys: Iterable[Row] | None = None) -> Iterable[StoredRow]:
         layout, execute = self._catalog.layout(spec), self._connection.execute
@@ -240,6 +241,7 @@ class SQLTransaction(SQLSnapshot):
     def register(self, spec: TypeSpec, created_at: str) -> None:
         layout = self._catalog.layout(spec)
         names = _indexed(spec)
+        self._catalog.dialect.describe_data(self._connection, layout)
         for statement in (
             layout.create(),
             *layout.create_history(),
@@ -256,6 +258,7 @@ class SQLTransaction(SQLSnapshot):
     def add_indexes(self, spec: TypeSpec) -> None:
         present = self.schema().types[spec.kind, spec.name].indexes
         missing = _indexed(spec) - present
+        self._catalog.dialect.describe_data(self._connection, self._catalog.layout(spec))
         for statement in self._catalog.layout(spec).create_indexes(missing):
             self._connection.execute(statement)
         self._connection.execute(
@@ -332,6 +335,7 @@ class SQLTransaction(SQLSnapshot):
                 insert, [(*extended(r[:-1]), r[-1], namespace) for namespace, r in chunk]
             )
         execute(f"DROP TABLE {layout.current}")
+        self._catalog.dialect.describe_data(self._connection, layout)
         execute(f"ALTER TABLE {fresh} RENAME TO {layout.current}")
         names = _indexed(spec)
         for statement in (*layout.create_right(), *layout.create_indexes(names)):
