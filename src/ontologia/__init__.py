@@ -26,6 +26,7 @@ from ontologia.errors import (
     StorageError,
     TypeInUseError,
     UnknownFieldError,
+    UnknownOperatorError,
     ValidationError,
 )
 from ontologia.model import Entity, Event, Field, Relation, commit_of, fields_of
@@ -74,6 +75,7 @@ __all__ = [
     "StoredEvent",
     "TypeInUseError",
     "UnknownFieldError",
+    "UnknownOperatorError",
     "ValidationError",
     "commit_of",
     "count",

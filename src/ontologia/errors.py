@@ -8,7 +8,8 @@ is wrong, why, and how to fix it. Driver errors stay reachable as ``__cause__``.
     ├── ValidationError             a value that its field does not accept
     ├── QueryError                  a query that makes no sense
     │   ├── FilterTruthError        a filter used as a truth value
-    │   └── UnknownFieldError       a field that the type does not declare
+    │   ├── UnknownFieldError       a field that the type does not declare
+    │   └── UnknownOperatorError    an operation that expressions do not have
     ├── ConfigError                 a configuration option out of range
     ├── CommitError
     │   ├── BatchSizeExceededError  more intents than one commit may hold
@@ -117,6 +118,12 @@ class UnknownFieldError(QueryError, AttributeError):
     """A class was asked for a field that it does not declare."""
 
     code = "unknown_field"
+
+
+class UnknownOperatorError(QueryError, AttributeError, TypeError):
+    """An expression was asked for an operation that it does not have."""
+
+    code = "unknown_operator"
 
 
 class ConfigError(OntologiaError, ValueError):

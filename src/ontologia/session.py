@@ -34,6 +34,7 @@ from ontologia.state.migration import (
 )
 from ontologia.state.reading import Reader
 from ontologia.state.schema import Types
+from ontologia.state.upgrades import Upgraders
 from ontologia.state.verify import VerifyReport, verify
 from ontologia.storage.base import Capabilities
 from ontologia.storage.uri import open_store
@@ -84,9 +85,9 @@ class Session:
         self._local = threading.local()
         self._units: list[tuple[threading.Thread, UnitOfWork]] = []
         self._units_lock = threading.Lock()
+        known = Upgraders().extended(upgraders)
         self._store = open_store(self.datastore_uri, self.config)
-        self._reader = Reader(self._store, self.namespace, self._types)
-        self._reader.upgraders = self._reader.upgraders.extended(upgraders)
+        self._reader = Reader(self._store, self.namespace, self._types, known)
         self._history = History(self._reader, self._types, self.namespace)
         self._migrator = Migrator(self._store, self.namespace, self._types)
         self._committer = Committer(

@@ -7,9 +7,9 @@ Neither knows a datastore: they are bound to a type and compiled elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from ontologia.errors import FilterTruthError, QueryError, shorten
+from ontologia.errors import FilterTruthError, QueryError, UnknownOperatorError, shorten
 
 T = TypeVar("T")
 OwnerT = TypeVar("OwnerT")
@@ -17,7 +17,7 @@ OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 
 # A JSON path inside a stored document is quoted with these; a segment that holds one of them
 # could not be addressed in the same way on every backend.
-_PATH_FORBIDDEN = frozenset('"\\') | {chr(c) for c in range(32)}
+_PATH_FORBIDDEN = frozenset('"\\') | {chr(c) for c in (*range(32), *range(0xD800, 0xE000))}
 
 
 class Filter(Generic[OwnerT_contra]):
@@ -143,6 +143,30 @@ class _Comparable(Generic[OwnerT, T]):
             f"{self!r} is an expression, not a truth value.",
             fix="compare it with a value, or read the field from an instance.",
         )
+
+    # Hidden from the checkers, which would otherwise accept any operation.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("__") or name in type(self).__slots__:
+                raise AttributeError(name)
+            raise UnknownOperatorError(
+                f"{self!r} has no operation {name!r}.",
+                fix="compare with ==, !=, <, <=, >, >=, or use in_(), startswith(), endswith(), "
+                "contains(), is_null(), is_true(), path() or any_path().",
+            )
+
+        def _arithmetic(self, *_: object) -> NoReturn:
+            raise UnknownOperatorError(
+                f"{self!r} cannot be computed with.",
+                why="a filter compares a field with a value.",
+                fix="compute on the value's side: Customer.age > 30 - 1.",
+            )
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _arithmetic
+        __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _arithmetic
+        __neg__ = __pos__ = __abs__ = __contains__ = _arithmetic
+        __and__ = __or__ = __xor__ = __invert__ = __rand__ = __ror__ = _arithmetic
 
 
 class FieldRef(_Comparable[OwnerT, T]):
@@ -363,7 +387,7 @@ def _segment(key: object, ref: FieldRef[Any, Any]) -> str:
         raise QueryError(
             f"{key!r} is not a valid path segment after {ref!r}.",
             why="a segment is a key of a nested value: text, not empty, "
-            "without quotes, backslashes and control characters.",
+            "without quotes, backslashes, control characters and lone surrogates.",
             fix='separate keys by single dots, e.g. path("address.city").',
         )
     return key

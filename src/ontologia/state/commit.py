@@ -152,7 +152,7 @@ class Committer:
                 touched.append((spec.kind, spec.name))
         if not changes:
             return None
-        metadata = {"namespace": self._namespace, **unit.metadata}
+        metadata = {**unit.metadata, "namespace": self._namespace}
         commit_id = tx.add_commit(now, self._session_id, metadata, touched)
         for spec, added, replaced in changes:
             tx.write(spec, versions[spec], commit_id, added, replaced)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ontologia.errors import (
+    MigrationError,
     MigrationTokenError,
     MissingUpgraderError,
     SchemaError,
@@ -111,7 +112,7 @@ class Migrator:
             missing = None
             try:
                 UpgradePath(spec, stored, upgraders).check()
-            except MissingUpgraderError as error:
+            except (MissingUpgraderError, MigrationError) as error:
                 missing = error.what
             version = stored.current.version
             steps.append(

@@ -30,9 +30,9 @@ _EVERYTHING = Window("history", 0)
 class Reader:
     """Executes plans for one namespace of a store."""
 
-    def __init__(self, store: Store, namespace: str, types: Types) -> None:
+    def __init__(self, store: Store, namespace: str, types: Types, upgraders: Upgraders) -> None:
         self._store, self._namespace, self._types = store, namespace, types
-        self.upgraders = Upgraders()
+        self.upgraders = upgraders
         self.closed = False
         self.can_stream = store.capabilities.concurrent_reads
 

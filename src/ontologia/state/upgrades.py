@@ -126,7 +126,12 @@ class UpgradePath:
         self._steps: dict[int, Function] = {}
 
     def check(self) -> None:
-        """Raise MissingUpgraderError unless every step is possible."""
+        """Raise unless every step is possible."""
+        before, after = self._stored.current.description, self._spec.description
+        if _key_kinds(before) != _key_kinds(after):
+            raise MigrationError(
+                self._spec.name, None, after["key"], "the type of a key cannot change"
+            )
         for version in range(1, self._target):
             self._step(version)
 
@@ -181,6 +186,17 @@ class UpgradePath:
     def _failed(self, version: StoredVersion, data: Data, reason: str) -> MigrationError:
         key = version.key[0] if len(version.key) == 1 else version.key
         return MigrationError(self._spec.name, key, data, reason)
+
+
+def _key_kinds(description: Mapping[str, Any]) -> list[str]:
+    """How each key is stored: as an integer or as text."""
+    kinds: list[str] = []
+    for name in description["key"]:
+        type_ = description["fields"][name]["type"]
+        members = type_["one_of"] if isinstance(type_, dict) else []
+        whole = type_ == "int" or any(isinstance(m, int) for m in members)
+        kinds.append("integer" if whole else "text")
+    return kinds
 
 
 def _lenient(type_: Any, item: Any) -> Any:

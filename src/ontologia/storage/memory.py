@@ -47,8 +47,11 @@ class MemoryStore:
         durable=False, concurrent_processes=False, concurrent_reads=False, query_engine=False
     )
 
-    def __init__(self, lock_timeout_ms: int) -> None:
-        self._timeout_ms = lock_timeout_ms
+    def __init__(self, lock_timeout_ms: int, on_close: Callable[[], None] | None = None) -> None:
+        self.users = 0
+        """Open sessions of a store that has a name."""
+
+        self._timeout_ms, self._on_close = lock_timeout_ms, on_close
         self._lock = threading.RLock()
         self.schema = StoredSchema("")
         self.commits: list[CommitRecord] = []
@@ -80,7 +83,8 @@ class MemoryStore:
                 raise
 
     def close(self) -> None:
-        pass
+        if self._on_close is not None:
+            self._on_close()
 
 
 class MemorySnapshot:

@@ -321,13 +321,12 @@ class SQLiteStore:
             )
 
     def _check_format(self, connection: sqlite3.Connection) -> None:
-        (found,) = connection.execute(
-            "SELECT value FROM ontologia_meta WHERE key = 'format'"
-        ).fetchone()
-        if int(found) > FORMAT:
+        row = connection.execute("SELECT value FROM ontologia_meta WHERE key = 'format'").fetchone()
+        found = row[0] if row else None
+        if found != str(FORMAT):
             raise InvalidDatastoreError(
-                f"{self._path!r} has format {found}, this version reads up to {FORMAT}.",
-                fix="upgrade the ontologia package.",
+                f"{self._path!r} has the format {found!r}, this version reads {str(FORMAT)!r}.",
+                fix="use the version of the ontologia package that wrote it, or a newer one.",
             )
 
     @contextmanager

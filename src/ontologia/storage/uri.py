@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from urllib.parse import parse_qsl, unquote
-from weakref import WeakValueDictionary
 
 from ontologia.config import OntologiaConfig
 from ontologia.errors import DatastoreURIError
@@ -16,7 +15,7 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+):(?=//)")
 _FIX = "use sqlite:///app.db, sqlite:////absolute/app.db, a path, :memory:, or memory://."
 
 # Named memory stores are shared by the sessions of this process for as long as one is open.
-_named: WeakValueDictionary[str, MemoryStore] = WeakValueDictionary()
+_named: dict[str, MemoryStore] = {}
 _named_lock = threading.Lock()
 
 
@@ -40,8 +39,17 @@ def _memory(name: str, config: OntologiaConfig) -> Store:
     with _named_lock:
         found = _named.get(name)
         if found is None:
-            found = _named[name] = MemoryStore(config.lock_timeout_ms)
+            found = _named[name] = MemoryStore(config.lock_timeout_ms, lambda: _forget(name))
+        found.users += 1
         return found
+
+
+def _forget(name: str) -> None:
+    with _named_lock:
+        store = _named[name]
+        store.users -= 1
+        if not store.users:
+            del _named[name]
 
 
 def _sqlite_uri(uri: str, config: OntologiaConfig) -> Store:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+from uuid_utils.compat import uuid7
+
 from ontologia.model.spec import TypeSpec
 from ontologia.query.plan import Grouping, Measure, Operand, Selection
 from ontologia.storage.base import EngineDeclinedError, Explanation
@@ -72,8 +74,9 @@ class SQLEngine:
         statement: Fragment = (
             compiler.grouping(plan) if isinstance(plan, Grouping) else compiler.selection()
         )
+        # Never the same text twice: a cached statement would show the plan of an old schema.
         steps = self._connection.execute(
-            f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters
+            f"EXPLAIN QUERY PLAN {statement.sql} -- {uuid7()}", statement.parameters
         ).fetchall()
         return Explanation(
             explain_text(statement), statement.parameters, tuple(str(step[-1]) for step in steps)

@@ -102,13 +102,13 @@ class Layout:
 
     def create(self, table: str | None = None) -> str:
         """The statement that creates the current table."""
-        definitions = []
+        # The key first, in its own order: older versions of SQLite check such tables wrongly.
+        definitions = [f"{NAMESPACE} {self.dialect.column_type('str')} NOT NULL"]
         for f, column in zip(self.spec.fields, self.columns, strict=True):
             null = "" if f.nullable else " NOT NULL"
             definitions.append(f"{column} {self.dialect.column_type(column_kind(f.type))}{null}")
         definitions += [f"{c} {self.dialect.column_type('str')}" for _, c in self.ordered]
         definitions.append(f"{COMMIT_ID} {self.dialect.column_type('int')} NOT NULL")
-        definitions.append(f"{NAMESPACE} {self.dialect.column_type('str')} NOT NULL")
         definitions.append(f"PRIMARY KEY ({NAMESPACE}, {', '.join(self.keys)})")
         return (
             f"CREATE TABLE {table or self.current} ({', '.join(definitions)})"
