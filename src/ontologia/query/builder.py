@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 from ontologia.errors import ModelDefinitionError, QueryError
 from ontologia.model.canonical import datetime_text
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EntityT = TypeVar("EntityT", bound=Entity)
+TargetT = TypeVar("TargetT", bound=Entity)
 RelationT = TypeVar("RelationT", bound=Relation[Any, Any])
 
 
@@ -291,9 +292,23 @@ class EntityQuery(Select[EntityT]):
         """The entity with this key, or None."""
         return self._get((key,))
 
+    @overload
     def via(
-        self, relation: type[RelationT], *filters: Filter[RelationT], reverse: bool | None = None
-    ) -> Traversal[EntityT]:
+        self,
+        relation: type[Relation[EntityT, TargetT]],
+        *filters: Filter[Any],
+        reverse: Literal[False] | None = None,
+    ) -> Traversal[EntityT, TargetT]: ...
+    @overload
+    def via(
+        self,
+        relation: type[Relation[TargetT, EntityT]],
+        *filters: Filter[Any],
+        reverse: Literal[True] | None = None,
+    ) -> Traversal[EntityT, TargetT]: ...
+    def via(
+        self, relation: type[Any], *filters: Filter[Any], reverse: bool | None = None
+    ) -> Traversal[EntityT, Any]:
         """Follow a relation from the entities found, and further with another ``via``."""
         hop = Hop.from_node(self._spec, relation, filters, reverse)
         return Traversal(self._reader, self._selection, (hop,))

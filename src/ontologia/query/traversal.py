@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from ontologia.errors import ModelDefinitionError, QueryError
 from ontologia.model.entity import Entity, Relation
@@ -24,16 +24,17 @@ from ontologia.state.reading import Reader, View
 from ontologia.storage.base import Explanation
 
 SourceT = TypeVar("SourceT", bound=Entity)
-RelationT = TypeVar("RelationT", bound=Relation[Any, Any])
+TargetT = TypeVar("TargetT", bound=Entity)
+FurtherT = TypeVar("FurtherT", bound=Entity)
 
 
 @dataclass(frozen=True)
-class Path(Generic[SourceT]):
+class Path(Generic[SourceT, TargetT]):
     """One way from an entity along relations."""
 
     source: SourceT
     relations: list[Relation[Any, Any]]
-    target: Entity | None = field(default=None, compare=False)
+    target: TargetT | None = field(default=None, compare=False)
     """The entity at the end, None if the last relation points at nothing."""
 
 
@@ -93,7 +94,7 @@ class _Walk:
         self.node_key, self.at = node_key, at
 
 
-class _Hops(Generic[SourceT]):
+class _Hops:
     """What both kinds of traversal share."""
 
     def __init__(
@@ -171,31 +172,45 @@ def _follow_at(
     ]
 
 
-class Traversal(_Hops[SourceT]):
+class Traversal(_Hops, Generic[SourceT, TargetT]):
     """Paths from entities along one or more relations."""
 
+    @overload
     def via(
-        self, relation: type[RelationT], *filters: Filter[RelationT], reverse: bool | None = None
-    ) -> Traversal[SourceT]:
+        self,
+        relation: type[Relation[TargetT, FurtherT]],
+        *filters: Filter[Any],
+        reverse: Literal[False] | None = None,
+    ) -> Traversal[SourceT, FurtherT]: ...
+    @overload
+    def via(
+        self,
+        relation: type[Relation[FurtherT, TargetT]],
+        *filters: Filter[Any],
+        reverse: Literal[True] | None = None,
+    ) -> Traversal[SourceT, FurtherT]: ...
+    def via(
+        self, relation: type[Any], *filters: Filter[Any], reverse: bool | None = None
+    ) -> Traversal[SourceT, Any]:
         """Follow a further relation."""
         hop = Hop.from_node(self._hops[-1].target, relation, filters, reverse)
         return Traversal(self._reader, self._selection, (*self._hops, hop))
 
-    def without_relations(self) -> Reached:
+    def without_relations(self) -> Reached[TargetT]:
         """Only the entities at the end, each once."""
         return Reached(self._reader, self._selection, self._hops)
 
-    def collect(self) -> list[Path[SourceT]]:
+    def collect(self) -> list[Path[SourceT, TargetT]]:
         """All paths, in the order of their sources."""
         with self._reader.view() as view:
             return [
                 Path(w.source, list(w.relations), w.node) for w in self._walk(view, endpoints=True)
             ]
 
-    def __iter__(self) -> Iterator[Path[SourceT]]:
+    def __iter__(self) -> Iterator[Path[SourceT, TargetT]]:
         return iter(self.collect())
 
-    def first(self) -> Path[SourceT] | None:
+    def first(self) -> Path[SourceT, TargetT] | None:
         """The first path, or None."""
         found = self.collect()
         return found[0] if found else None
@@ -217,10 +232,10 @@ class Traversal(_Hops[SourceT]):
         ]
 
 
-class Reached(_Hops[Any]):
+class Reached(_Hops, Generic[TargetT]):
     """The entities at the end of paths, each once, in the order in which they are reached."""
 
-    def collect(self) -> list[Entity]:
+    def collect(self) -> list[TargetT]:
         """All entities reached."""
         with self._reader.view() as view:
             window = self._selection(view).window
@@ -229,17 +244,17 @@ class Reached(_Hops[Any]):
                 ends[(walk.node_key, walk.at if window.mode == "history" else 0)] = None
             return self._load(view, window, list(ends))
 
-    def _load(self, view: View, window: Window, ends: list[tuple[Any, int]]) -> list[Entity]:
+    def _load(self, view: View, window: Window, ends: list[tuple[Any, int]]) -> list[Any]:
         spec = self._hops[-1].target
         encode = spec.key_fields[0].type.to_stored
         find = view.ends(spec, window, {key: (encode(key),) for key, _ in ends})
         found = {id(o): o for key, at in ends if (o := find(key, at)) is not None}
         return list(found.values())
 
-    def __iter__(self) -> Iterator[Entity]:
+    def __iter__(self) -> Iterator[TargetT]:
         return iter(self.collect())
 
-    def first(self) -> Entity | None:
+    def first(self) -> TargetT | None:
         """The first entity reached, or None."""
         found = self.collect()
         return found[0] if found else None
