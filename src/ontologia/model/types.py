@@ -187,6 +187,10 @@ class DatetimeType(_TextScalar):
     def check(self, value: Any) -> Any:
         # In UTC from the start: what an object holds equals what is read back, also where
         # clocks show an hour twice and Python finds no two such times equal.
+        if type(value) is not datetime:
+            value = datetime.combine(
+                date(value.year, value.month, value.day), value.timetz(), value.tzinfo
+            )
         return canonical.to_utc(value)
 
     def describe(self) -> Any:
@@ -198,6 +202,9 @@ class DatetimeType(_TextScalar):
 class DateType(_TextScalar):
     kind, python_type = "date", date
     encode, decode = staticmethod(date.isoformat), date.fromisoformat
+
+    def check(self, value: Any) -> Any:
+        return value if type(value) is date else date(value.year, value.month, value.day)
 
 
 class DecimalType(_TextScalar):
@@ -218,11 +225,9 @@ class ChoiceType(Scalar):
 
     kind = "choice"
 
-    def __init__(self, hint: Any, members: dict[Any, Any], label: str) -> None:
-        # members: encoded scalar -> Python value
-        self.hint, self.members, self.label = hint, members, label
-        self.encoded: dict[Any, Any] = {}
-        bases = {type(m) for m in members}
+    def __init__(self, hint: Any, pairs: list[tuple[Any, Any]], label: str) -> None:
+        self.hint, self.label = hint, label
+        bases = {type(scalar) for scalar, _ in pairs}
         if not bases <= {str, int, bool, float}:
             raise UnsupportedTypeError(
                 f"the members of {label} must be text, integers, floats or booleans"
@@ -230,9 +235,13 @@ class ChoiceType(Scalar):
         if len(bases) != 1:
             raise UnsupportedTypeError(f"the members of {label} must all be of one type")
         (self.base,) = bases
-        for scalar, value in members.items():
-            _SCALARS[self.base].check(scalar)
-            self.encoded[value] = scalar
+        try:
+            for scalar, _ in pairs:
+                _SCALARS[self.base].check(scalar)
+        except ValueError as error:
+            raise UnsupportedTypeError(f"a member of {label} cannot be stored: {error}") from None
+        self.members = dict(pairs)
+        self.encoded = {value: scalar for scalar, value in pairs}
 
     def describe(self) -> Any:
         # The order of declaration means nothing, so that it may change freely.
@@ -557,9 +566,9 @@ def _resolve(hint: Any, seen: tuple[Any, ...]) -> ValueType:
     if isinstance(hint, type) and hint in _SCALARS:
         return _SCALARS[hint]
     if get_origin(hint) is Literal:
-        return ChoiceType(hint, {a: a for a in get_args(hint)}, str(hint))
+        return ChoiceType(hint, [(a, a) for a in get_args(hint)], str(hint))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return ChoiceType(hint, {m.value: m for m in hint}, hint.__name__)
+        return ChoiceType(hint, [(m.value, m) for m in hint], hint.__name__)
     container = get_origin(hint) or hint
     if container in _CONTAINERS:
         return _CONTAINERS[container](hint, seen)

@@ -331,9 +331,8 @@ def measure(spec: TypeSpec, item: Measure, frames: list[_Frame]) -> Any:
     if item.operand.kind == "decimal":
         total = canonical.decimal_sum(values)
         return total if item.function == "sum" else canonical.decimal_mean(total, len(values))
-    if item.function == "sum":
-        return math.fsum(values) if any(type(v) is float for v in values) else sum(values)
-    return math.fsum(values) / len(values)
+    total = math.fsum(values) if any(type(v) is float for v in values) else sum(values)
+    return total if item.function == "sum" else float(total) / len(values)
 
 
 def _holds(spec: TypeSpec, condition: Having, frames: list[_Frame]) -> bool:

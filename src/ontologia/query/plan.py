@@ -72,6 +72,12 @@ class Operand:
             return _CHOICE_KINDS[self.type.base]
         return _KINDS.get(self.type.kind, "json")
 
+    @property
+    def has_fractions(self) -> bool:
+        """Whether its numbers may be other than whole."""
+        type_ = self.type
+        return not (type_.kind == "int" or (isinstance(type_, ChoiceType) and type_.base is int))
+
 
 @dataclass(frozen=True)
 class Compare:

@@ -321,6 +321,11 @@ class Compiler:
             aggregate = "decimal_sum" if measure.function == "sum" else "decimal_avg"
             result: Fragment = getattr(self.dialect, aggregate)(self.raw(operand))
             return result
+        if measure.function == "avg" and not operand.has_fractions:
+            # Adding integers first is exact; AVG() would add them as floats.
+            subject = self.raw(operand)
+            total = subject.format("CAST(SUM({}) AS REAL)")
+            return join([total, subject.format("COUNT({})")], " / ").format("({})")
         return self.raw(operand).format(f"{measure.function.upper()}({{}})")
 
     def having(self, condition: Having) -> Fragment:
