@@ -328,6 +328,7 @@ def measure(spec: TypeSpec, item: Measure, frames: list[_Frame]) -> Any:
         return None
     if item.function in ("min", "max"):
         return min(values) if item.function == "min" else max(values)
+    total: Any
     if item.operand.kind == "decimal":
         total = canonical.decimal_sum(values)
         return total if item.function == "sum" else canonical.decimal_mean(total, len(values))
