@@ -22,8 +22,9 @@ from ontologia.errors import (
     ValidationError,
 )
 from ontologia.model.fields import MISSING, Field
+from ontologia.model.resolution import is_optional, resolve
 from ontologia.model.spec import FieldSpec, TypeSpec
-from ontologia.model.types import AnyType, UnsupportedTypeError, is_optional, resolve
+from ontologia.model.types import AnyType, UnsupportedTypeError
 from ontologia.query.expressions import FieldRef
 
 _FIELD_TEXT = re.compile(r"^\s*([\w.]+\.)?Field\s*(\[|$)")

@@ -11,6 +11,14 @@ from ontologia.model.canonical import datetime_text
 from ontologia.model.codec import Row
 from ontologia.model.entity import Entity, Relation
 from ontologia.model.spec import TypeSpec
+from ontologia.query.binding import (
+    bind_filter,
+    bind_having,
+    bind_key,
+    bind_measure,
+    bind_operand,
+    bind_order,
+)
 from ontologia.query.export import to_arrow, to_dicts
 from ontologia.query.expressions import (
     Aggregate,
@@ -30,12 +38,6 @@ from ontologia.query.plan import (
     Selection,
     SortKey,
     Window,
-    bind_filter,
-    bind_having,
-    bind_key,
-    bind_measure,
-    bind_operand,
-    bind_order,
     only_key,
 )
 from ontologia.query.traversal import Hop, Traversal

@@ -9,15 +9,9 @@ from pydantic import AwareDatetime
 
 from ontologia.errors import MissingDependencyError
 from ontologia.model.canonical import dumps
+from ontologia.model.composites import OptionalType, RecordType, SequenceType
 from ontologia.model.spec import FieldSpec, TypeSpec
-from ontologia.model.types import (
-    ChoiceType,
-    OptionalType,
-    RecordType,
-    Scalar,
-    SequenceType,
-    ValueType,
-)
+from ontologia.model.types import ChoiceType, Scalar, ValueType
 
 if TYPE_CHECKING:
     import pandas

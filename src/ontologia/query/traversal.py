@@ -10,6 +10,10 @@ from ontologia.errors import ModelDefinitionError, QueryError
 from ontologia.model.entity import Entity, Relation
 from ontologia.model.meta import spec_of
 from ontologia.model.spec import TypeSpec
+from ontologia.query.binding import (
+    bind_filter,
+    bind_operand,
+)
 from ontologia.query.expressions import FieldRef, Filter
 from ontologia.query.plan import (
     Among,
@@ -17,8 +21,6 @@ from ontologia.query.plan import (
     Predicate,
     Selection,
     Window,
-    bind_filter,
-    bind_operand,
 )
 from ontologia.state.reading import Reader, View
 from ontologia.storage.base import Explanation

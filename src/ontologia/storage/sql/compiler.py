@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ontologia.model.types import SequenceType, TupleType
+from ontologia.model.composites import SequenceType, TupleType
 from ontologia.query.plan import (
     Among,
     AnyItem,

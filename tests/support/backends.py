@@ -1,0 +1,32 @@
+"""The backends that the conformance suite runs against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from ontologia import Session
+
+OpenSession = Callable[..., Session]
+"""``open_session(namespace=None, **options)``."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to store things: how to get a URI of a fresh, empty store."""
+
+    name: str
+    new_uri: Callable[[Path], str]
+    """Called with a directory that belongs to the test."""
+
+    shared: bool = True
+    """Whether several sessions that open one URI see the same store."""
+
+
+BACKENDS = [
+    Backend("memory", lambda directory: f"memory://{uuid4()}"),
+    Backend("sqlite-file", lambda directory: f"sqlite:///{directory / f'{uuid4()}.db'}"),
+    Backend("sqlite-memory", lambda directory: ":memory:", shared=False),
+]
