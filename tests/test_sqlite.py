@@ -4,9 +4,10 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -440,21 +441,38 @@ def test_a_connection_that_turned_read_only_says_so(path: Path, driver: Driver):
         assert session.commit() == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-def test_a_file_without_write_permission_says_so(stored: Session, path: Path):
-    stored.close()
-    path.chmod(0o444)
-    path.parent.chmod(0o555)
-
-    def write() -> None:
-        with Session(str(path)) as session:
-            session.ensure(Customer(id="9"))
-
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """As a user whom permissions apply to: root may write everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
     try:
-        with pytest.raises(DatastoreReadOnlyError):
-            write()
+        yield
     finally:
-        path.parent.chmod(0o755)
+        os.seteuid(0)
+
+
+def test_a_file_without_write_permission_says_so():
+    # Not below tmp_path, which is closed to other users.
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "app.db"
+        with Session(str(path)) as session:
+            session.ensure(Customer(id="1"))
+        path.chmod(0o444)
+        path.parent.chmod(0o555)
+        try:
+            with (
+                unprivileged(),
+                pytest.raises(DatastoreReadOnlyError),
+                Session(str(path)) as session,
+            ):
+                session.ensure(Customer(id="9"))
+        finally:
+            path.parent.chmod(0o755)
+        with Session(str(path)) as session:
+            assert session.query().entities(Customer).collect() == [Customer(id="1")]
 
 
 def test_a_full_disk_fails_the_commit_and_nothing_is_written(path: Path, driver: Driver):
