@@ -350,12 +350,21 @@ class Endpoint(Generic[OwnerT]):
 
 def left(relation: type[OwnerT]) -> Endpoint[OwnerT]:
     """The left endpoint of a relation: ``left(Subscription).tier == "gold"``."""
-    return Endpoint(relation, "left")
+    return Endpoint(_class(relation, "left"), "left")
 
 
 def right(relation: type[OwnerT]) -> Endpoint[OwnerT]:
     """The right endpoint of a relation: ``right(Subscription).price > 10``."""
-    return Endpoint(relation, "right")
+    return Endpoint(_class(relation, "right"), "right")
+
+
+def _class(relation: Any, function: str) -> Any:
+    if not isinstance(relation, type):
+        raise QueryError(
+            f"{function}({shorten(relation)}) needs a relation class.",
+            fix=f"write {function}(Subscription).tier, with the class and not its name.",
+        )
+    return relation
 
 
 def count() -> Aggregate[Any]:

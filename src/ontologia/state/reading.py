@@ -118,15 +118,19 @@ class View:
 
     def get(self, spec: TypeSpec, window: Window, key: Row) -> Any:
         """The object with an identity, or None."""
-        if self.stored(spec) is None:
+        stored = self.stored(spec)
+        if stored is None:
             return None
-        rows = self._source.stored_rows(spec, window, [key])
-        found = spec.codec.load_rows(rows)
-        if not found:
-            return None
+        engine = self.snapshot.engine()
+        if engine is None or window.mode == "history" or len(stored.versions) > 1:
+            rows = self._source.stored_rows(spec, window, [key])
+            found = spec.codec.load_rows(rows)[-1:]
+        else:
+            one = engine.one(spec, window, key)
+            found = [] if one is None else [one]
         if spec.kind == "relation":
-            self.attach(spec, window, found[-1:])
-        return found[-1]
+            self.attach(spec, window, found)
+        return found[0] if found else None
 
     def attach(
         self,

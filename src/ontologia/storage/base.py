@@ -155,6 +155,10 @@ class EngineDeclinedError(Exception):
 class QueryEngine(Protocol):
     """Plans executed inside the backend, on rows that all have the current schema."""
 
+    def one(self, spec: TypeSpec, window: Window, key: Row) -> Any:
+        """The object with an identity, now or as of a commit; None if there is none."""
+        ...
+
     def objects(self, plan: Selection) -> Iterator[list[Any]]:
         """The objects of a selection, in chunks, in order."""
         ...

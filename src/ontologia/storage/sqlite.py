@@ -58,6 +58,8 @@ class SQLiteDialect:
         return _COLUMN_TYPES.get(kind, "TEXT")
 
     def among_keys(self, columns: Sequence[str], keys: Sequence[Row]) -> Fragment:
+        if len(keys) == 1:
+            return Fragment(" AND ".join(f"{c} = ?" for c in columns), *keys[0])
         # The keys travel as one JSON array: the statement stays the same for any number.
         if len(columns) == 1:
             return Fragment(
@@ -119,7 +121,7 @@ class SQLiteDialect:
 
     def describe_data(self, connection: Connection, layout: Layout) -> None:
         # Without statistics SQLite takes a namespace to be ten rows, and never uses an index.
-        # These are made up: a namespace is all of a table, and an index narrows it down.
+        # These are made up: a namespace is a tenth of a table, and an index narrows it down.
         rows = _statistics(layout)
         connection.executemany(
             "DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", [r[:2] for r in rows]
@@ -131,15 +133,15 @@ class SQLiteDialect:
 def _statistics(layout: Layout) -> list[tuple[str, str, str]]:
     table = layout.unquoted
     keys = " ".join(["10"] * (layout.spec.key_size - 1) + ["1"])
-    rows = [(table, table, f"1000000 1000000 {keys}")]
+    rows = [(table, table, f"1000000 100000 {keys}")]
     history = f"{table}_history"
-    rows.append((history, history, f"1000000 1000000 {keys.replace('1', '10')} 1"))
+    rows.append((history, history, f"1000000 100000 {keys.replace('1', '10')} 1"))
     rows.append((history, layout.name("history", "commit"), "1000000 100"))
     if layout.spec.kind == "relation":
-        rows.append((table, layout.name("current", "right"), "1000000 1000000 10"))
-        rows.append((history, layout.name("history", "right"), "1000000 1000000 10"))
+        rows.append((table, layout.name("current", "right"), "1000000 100000 10"))
+        rows.append((history, layout.name("history", "right"), "1000000 100000 10"))
     rows += [
-        (table, layout.name("field", f.name), "1000000 1000000 100")
+        (table, layout.name("field", f.name), "1000000 100000 100")
         for f in layout.spec.fields
         if f.index
     ]

@@ -8,8 +8,9 @@ from typing import Any
 
 from uuid_utils.compat import uuid7
 
+from ontologia.model.codec import Row
 from ontologia.model.spec import TypeSpec
-from ontologia.query.plan import Grouping, Measure, Operand, Selection
+from ontologia.query.plan import Grouping, Measure, Operand, Selection, Window
 from ontologia.storage.base import EngineDeclinedError, Explanation
 from ontologia.storage.sql.compiler import Compiler, explain_text
 from ontologia.storage.sql.dialect import Connection, Dialect, Fragment
@@ -34,6 +35,16 @@ class SQLEngine:
     def _compiler(self, plan: Selection) -> Compiler:
         layout = self._layouts(plan.spec)
         return Compiler(self._dialect, self._namespace, layout, plan)
+
+    def one(self, spec: TypeSpec, window: Window, key: Row) -> Any:
+        layout, execute = self._layouts(spec), self._connection.execute
+        if window.mode == "latest":
+            found = spec.codec.load_rows(execute(layout.select_one, (self._namespace, *key)))
+        else:
+            at = window.commit_id
+            rows = execute(layout.select_version, (self._namespace, *key, at, at))
+            found = spec.codec.load_payloads(rows)
+        return found[0] if found else None
 
     def objects(self, plan: Selection) -> Iterator[list[Any]]:
         statement = self._compiler(plan).selection()

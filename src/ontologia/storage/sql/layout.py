@@ -203,6 +203,14 @@ class Layout:
         return f"SELECT {self.selected} FROM {self.current} AS t WHERE {condition}"
 
     @cached_property
+    def select_version(self) -> str:
+        identity = _equal(("namespace", *self.history_keys))
+        return (
+            f"SELECT fields_json, commit_id FROM {self.history} WHERE {identity} "
+            "AND commit_id <= ? AND (until_commit IS NULL OR until_commit > ?)"
+        )
+
+    @cached_property
     def select_all(self) -> str:
         return (
             f"SELECT {self.selected} FROM {self.current} AS t WHERE t.{NAMESPACE} = ? "
