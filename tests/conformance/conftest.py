@@ -1,7 +1,8 @@
 """Sessions on every backend.
 
 A test that asks for ``session`` or ``uri`` runs on all backends; one that asks for
-``open_session`` runs on those whose stores several sessions can share.
+``open_session`` runs on those whose stores several sessions can share, and one that asks for
+``engine`` on those that run queries themselves.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
         several = "open_session" in metafunc.fixturenames
         chosen = [b for b in _backends(metafunc.config) if b.shared or not several]
+        if "engine" in metafunc.fixturenames:
+            chosen = [b for b in chosen if b.capabilities.query_engine]
         metafunc.parametrize("backend", chosen, ids=[b.name for b in chosen])
 
 

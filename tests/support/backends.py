@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 from ontologia import Session
+from ontologia.storage.base import Capabilities
 
 OpenSession = Callable[..., Session]
 """``open_session(namespace=None, **options)``."""
@@ -23,6 +26,12 @@ class Backend:
 
     shared: bool = True
     """Whether several sessions that open one URI see the same store."""
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What a store of this kind says that it can do."""
+        with TemporaryDirectory() as directory, Session(self.new_uri(Path(directory))) as session:
+            return session.capabilities
 
 
 BACKENDS = [

@@ -1,0 +1,1 @@
+"""Benchmarks: Ontologia beside hand-written sqlite3 code, in one run."""
