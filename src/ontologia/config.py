@@ -65,6 +65,12 @@ class OntologiaConfig:
     def __post_init__(self) -> None:
         for name, hint in _HINTS.items():
             _check(name, hint, getattr(self, name))
+        if self.lock_timeout_ms >= 2**31:
+            raise ConfigError(
+                f"lock_timeout_ms is {self.lock_timeout_ms}.",
+                why="operating systems wait for at most 2**31 milliseconds, about 24 days.",
+                fix="pass a smaller number.",
+            )
         if self.event_backoff_max_ms < self.event_backoff_base_ms:
             raise ConfigError(
                 f"event_backoff_max_ms is {self.event_backoff_max_ms}, "

@@ -74,6 +74,8 @@ class Session:
         self.datastore_uri = (
             fspath(datastore_uri) if isinstance(datastore_uri, PathLike) else (datastore_uri)
         )
+        if not isinstance(instance_metadata, dict | None):
+            raise ConfigError(f"instance_metadata is {instance_metadata!r}.", fix="pass a dict.")
         self.instance_metadata = dict(instance_metadata or {})
         self._clock: Clock = SystemClock() if clock is None else clock
         self._types = Types()

@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +25,12 @@ from ontologia import (
     OntologiaError,
     QueryError,
     Relation,
+    SchemaError,
     Session,
     ValidationError,
     count,
     left,
+    load_upgraders,
     right,
 )
 
@@ -452,3 +455,36 @@ def test_text_never_becomes_sql(session: Session):
     assert query.where(C.tags.any_path() == evil).get(evil).name == evil
     assert query.as_of(1).where(C.name.startswith(evil)).count() == 1
     assert session.get_commit(1).metadata[evil] == evil
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "memory:",
+        "redis:foo",
+        "sqlite:x.db",
+        "file:x.db",
+        "sqlite:///x.db?mode=ro&mode=rw",
+        "sqlite:///a%00b.db",
+        "\ud800.db",
+        "a\0b.db",
+    ],
+)
+def test_uris_that_only_look_right_create_nothing(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatastoreURIError, match="fix:"):
+        Session(uri)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("module", ["", ".rel", "no.such.module", 5, None])
+def test_modules_of_upgraders_that_cannot_be(module: Any):
+    with pytest.raises(SchemaError):
+        load_upgraders(module)
+
+
+def test_waiting_has_an_end():
+    with pytest.raises(ConfigError, match="24 days"):
+        OntologiaConfig(lock_timeout_ms=2**31)

@@ -93,15 +93,6 @@ def test_a_dropped_name_is_free_for_another_declaration(stored: Session):
     assert stored.verify().ok
 
 
-def test_a_name_shared_by_an_entity_and_a_relation_must_be_given_as_a_class(stored: Session):
-    stored.ensure(Other(id="1"))
-    stored.commit()
-    with pytest.raises(SchemaError):
-        stored.drop("Subscription")
-    drop(stored, Subscription)
-    assert stored.query().entities(Other).count() == 1
-
-
 @pytest.mark.parametrize("target", ["Nothing", "", 5, None, Other])
 def test_what_is_not_stored_cannot_be_dropped(stored: Session, target: Any):
     with pytest.raises(SchemaError):

@@ -67,7 +67,7 @@ class Event(Model):
 
     if not TYPE_CHECKING:
 
-        def __init__(self, *args: Any, **values: Any) -> None:
+        def __init__(self, /, *args: Any, **values: Any) -> None:
             priority = values.pop("priority", None)
             super().__init__(*args, **values)
             if priority is not None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin
 
+from pydantic import BaseModel
 from typing_extensions import dataclass_transform
 
 from ontologia.errors import (
@@ -28,7 +29,7 @@ from ontologia.model.types import AnyType, UnsupportedTypeError
 from ontologia.query.expressions import FieldRef
 
 _FIELD_TEXT = re.compile(r"^\s*([\w.]+\.)?Field\s*(\[|$)")
-_NAME = re.compile(r"^[^\W\d][\w.\-]*$")
+_NAME = re.compile(r"[^\W\d][\w.\-]*")
 MAX_NAME_BYTES = 48
 
 
@@ -153,6 +154,8 @@ def _check_names(cls: ModelMeta, declared: dict[str, Declaration]) -> None:
             )
     for name in declared:
         reserved = any(hasattr(b, name) for b in cls.__mro__[1:] if _is_root(b))
+        # The model class behind the validation has members of its own.
+        reserved = reserved or (name.startswith("model_") and hasattr(BaseModel, name))
         if name.startswith("_") or reserved or not name.isidentifier():
             raise ModelDefinitionError(
                 f"{cls.__name__} cannot have a field {name!r}.",
@@ -170,7 +173,7 @@ def check_type_name(name: object) -> str:
     """The name of a type, if every backend can use it as part of a table or object name."""
     if (
         not isinstance(name, str)
-        or not _NAME.match(name)
+        or not _NAME.fullmatch(name)
         or len(name.encode(errors="replace")) > MAX_NAME_BYTES
         or name.casefold().endswith("_history")
     ):
@@ -282,7 +285,7 @@ class Model(metaclass=ModelMeta):
 
     if not TYPE_CHECKING:
 
-        def __init__(self, *args: Any, **values: Any) -> None:
+        def __init__(self, /, *args: Any, **values: Any) -> None:
             spec = spec_of(type(self))
             if args:
                 raise ValidationError(

@@ -133,7 +133,7 @@ class TypeSpec:
         for item in self.fields:
             if item.required:
                 continue
-            first, second = item.make_default(), item.make_default()
+            first, second = (self.validate_one(item.name, item.make_default()) for _ in "12")
             if first == second:
                 found[item.name] = None if first is None else item.type.to_json(first)
         return found
@@ -169,7 +169,7 @@ class TypeSpec:
 
     def validate_one(self, name: str, value: Any) -> Any:
         """A checked value for one field; raises ValidationError."""
-        blank = self.validator.model_class.model_construct()
+        blank = self.validator.blank()
         try:
             self.validator.validate_assignment(blank, name, value)
         except pydantic.ValidationError as error:
@@ -201,13 +201,12 @@ class TypeSpec:
     def rows(self, objects: Iterable[Any], into: dict[Row, Row]) -> dict[Row, Row]:
         """Add the stored forms of objects, by identity; raises ValidationError."""
         encode, k = self.codec.row, self.key_size
-        obj = None
-        try:
-            for obj in objects:
+        for obj in objects:
+            try:
                 row = encode(obj)
-                into[row[:k]] = row
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise self._row_failure(obj, error) from None
+            except (ValueError, TypeError, AttributeError, KeyError) as error:
+                raise self._row_failure(obj, error) from None
+            into[row[:k]] = row
         return into
 
     def _row_failure(self, obj: Any, cause: Exception) -> ValidationError:
@@ -244,6 +243,18 @@ class Validator:
         self.model_class = model_class
         self.validate_python = model_class.__pydantic_validator__.validate_python
         self.validate_assignment = model_class.__pydantic_validator__.validate_assignment
+
+    def blank(self) -> pydantic.BaseModel:
+        """An instance without values; unlike model_construct() it calls no default factory."""
+        instance = self.model_class.__new__(self.model_class)
+        for name, value in (
+            ("__dict__", {}),
+            ("__pydantic_fields_set__", set[str]()),
+            ("__pydantic_extra__", None),
+            ("__pydantic_private__", None),
+        ):
+            object.__setattr__(instance, name, value)
+        return instance
 
 
 def _build_validator(spec: TypeSpec) -> Validator:

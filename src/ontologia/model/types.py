@@ -148,9 +148,11 @@ class BytesType(Scalar):
 
     def from_json(self, data: Any) -> Any:
         try:
-            return base64.b64decode(data, validate=True)
-        except (binascii.Error, TypeError):
-            raise ValueError("bytes are stored as base64 text") from None
+            if isinstance(data, str):
+                return base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError):
+            pass
+        raise ValueError("bytes are stored as base64 text")
 
 
 class _TextScalar(Scalar):

@@ -332,8 +332,15 @@ def measure(spec: TypeSpec, item: Measure, frames: list[_Frame]) -> Any:
     if item.operand.kind == "decimal":
         total = canonical.decimal_sum(values)
         return total if item.function == "sum" else canonical.decimal_mean(total, len(values))
-    total = math.fsum(values) if any(type(v) is float for v in values) else sum(values)
+    total = _float_sum(values) if any(type(v) is float for v in values) else sum(values)
     return total if item.function == "sum" else float(total) / len(values)
+
+
+def _float_sum(values: list[Any]) -> float:
+    try:
+        return math.fsum(values)
+    except OverflowError:  # beyond the largest float lies infinity, as in a database
+        return float(sum(values))
 
 
 def _holds(spec: TypeSpec, condition: Having, frames: list[_Frame]) -> bool:

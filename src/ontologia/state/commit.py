@@ -10,7 +10,7 @@ from typing import Any
 from uuid_utils.compat import uuid7
 
 from ontologia.clock import Clock
-from ontologia.errors import BatchSizeExceededError, Failure, ValidationError
+from ontologia.errors import BatchSizeExceededError, Failure, SchemaError, ValidationError
 from ontologia.model.canonical import datetime_text, text
 from ontologia.model.codec import Row
 from ontologia.model.entity import Entity, Relation
@@ -49,9 +49,22 @@ class UnitOfWork:
         for spec, rows in fresh.items():
             present = self.rows.get(spec)
             if present is None:
-                self.rows[spec] = rows
-            else:
-                present.update(rows)
+                present = self.rows[spec] = self._converted(spec)
+            present.update(rows)
+
+    def _converted(self, spec: TypeSpec) -> dict[Row, Row]:
+        """What another class of the same type queued: a reloaded module declares types again."""
+        for other in list(self.rows):
+            if (other.kind, other.name) != (spec.kind, spec.name):
+                continue
+            if other.fingerprint != spec.fingerprint:
+                raise SchemaError(
+                    f"two different classes of the type {spec.name!r} are used in one commit.",
+                    fix="commit() or discard() before the type is declared anew.",
+                )
+            order = [other.position[f.name] for f in spec.fields]
+            return {k: tuple(r[i] for i in order) for k, r in self.rows.pop(other).items()}
+        return {}
 
     def absorb(self, other: UnitOfWork) -> None:
         """Take over what another unit queued."""

@@ -111,7 +111,10 @@ class History:
         spec = self._types.find((stored.kind, stored.name))
         if spec is None or spec.key_size != len(key):
             return key
-        return spec.key_values(key)
+        try:
+            return spec.key_values(key)
+        except (ValueError, TypeError, KeyError, AttributeError):  # keys of another type than now
+            return key
 
     def diff(self, a: int, b: int) -> Diff:
         """What was added and changed after commit ``a``, up to and including ``b``."""

@@ -146,10 +146,10 @@ class Types:
 
 def _refuse_alike(type_id: TypeId, known: Iterable[TypeId]) -> None:
     kind, name = type_id
-    for other_kind, other in known:
-        if other_kind == kind and other != name and other.casefold() == name.casefold():
+    for other_id in known:
+        if other_id != type_id and other_id[1].casefold() == name.casefold():
             raise SchemaError(
-                f"the {kind} types {other!r} and {name!r} differ only in case.",
-                why="table and object names do not distinguish case everywhere.",
+                f"there are two types, {other_id[0]} {other_id[1]!r} and {kind} {name!r}.",
+                why="entities and relations share their names, in upper and lower case.",
                 fix=f'rename one of them: class X({kind.capitalize()}, name="...").',
             )

@@ -54,10 +54,12 @@ def upgrader(type_name: str, *, from_version: int) -> Callable[[FunctionT], Func
 
 def load_upgraders(module: str | ModuleType) -> list[Upgrader]:
     """All upgraders defined in a module, given itself or by name."""
+    if not isinstance(module, str | ModuleType):
+        raise SchemaError(f"{module!r} is not a module.", fix="pass a module or its full name.")
     if isinstance(module, str):
         try:
             module = importlib.import_module(module)
-        except ImportError as error:
+        except (ImportError, ValueError, TypeError) as error:
             raise SchemaError(
                 f"the module {module!r} with upgraders cannot be imported: {error}.",
                 fix="check its name and the Python path.",
@@ -169,7 +171,14 @@ class UpgradePath:
 
     def _finish(self, version: StoredVersion, data: Data) -> Row:
         spec = self._spec
-        values = {}
+        values: Data = {}
+        missing = spec.by_name.keys() - data.keys()
+        # From the registry, not from the code: what was read once must read the same for ever.
+        defaults = self._versions[self._target].description.get("defaults", {})
+        if not missing <= defaults.keys():
+            left_out = ", ".join(sorted(missing - defaults.keys()))
+            raise self._failed(version, data, f"the upgraded data has no {left_out}")
+        data = {**{name: defaults[name] for name in missing}, **data}
         for name, item in data.items():
             field = spec.by_name.get(name)
             values[name] = item if field is None or item is None else _lenient(field.type, item)

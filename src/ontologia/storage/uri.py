@@ -8,10 +8,11 @@ from urllib.parse import parse_qsl, unquote
 
 from ontologia.config import OntologiaConfig
 from ontologia.errors import DatastoreURIError
+from ontologia.model.canonical import text
 from ontologia.storage.base import Store
 from ontologia.storage.memory import MemoryStore
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+):(?=//)")
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+):(//)?")
 _FIX = "use sqlite:///app.db, sqlite:////absolute/app.db, a path, :memory:, or memory://."
 
 # Named memory stores are shared by the sessions of this process for as long as one is open.
@@ -21,11 +22,16 @@ _named_lock = threading.Lock()
 
 def open_store(uri: str, config: OntologiaConfig) -> Store:
     """The store behind a URI; raises DatastoreURIError or a StorageError."""
-    if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
+    if not isinstance(uri, str) or not uri.strip():
         raise DatastoreURIError(f"{uri!r} is not a datastore URI.", fix=_FIX)
     scheme = _SCHEME.match(uri)
     if scheme is None:
         return _sqlite(uri, config, read_only=False)
+    if not scheme[2]:
+        raise DatastoreURIError(
+            f"{uri!r} looks like a URI without its slashes.",
+            fix=f"{_FIX[:-1]}; a file whose name holds a colon is written ./{uri}.",
+        )
     if scheme[1].lower() == "memory":
         return _memory(uri[len("memory://") :], config)
     if scheme[1].lower() == "sqlite":
@@ -54,9 +60,9 @@ def _forget(name: str) -> None:
 
 def _sqlite_uri(uri: str, config: OntologiaConfig) -> Store:
     rest, _, query = uri[len("sqlite://") :].partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    mode = options.pop("mode", "rw")
-    if options or mode not in ("rw", "ro"):
+    options = parse_qsl(query, keep_blank_values=True)
+    mode = options[0][1] if options else "rw"
+    if len(options) > 1 or (options and options[0][0] != "mode") or mode not in ("rw", "ro"):
         raise DatastoreURIError(
             f"{uri!r} has options that are not known.", fix="the only option is mode=ro or mode=rw."
         )
@@ -72,6 +78,10 @@ def _sqlite_uri(uri: str, config: OntologiaConfig) -> Store:
 
 
 def _sqlite(path: str, config: OntologiaConfig, *, read_only: bool) -> Store:
+    try:
+        text(path)
+    except ValueError as error:
+        raise DatastoreURIError(f"{path!r} is not a path: {error}.", fix=_FIX) from None
     # Imported on demand: programs on other backends do not need SQLite.
     from ontologia.storage.sqlite import SQLiteStore
 
