@@ -197,7 +197,7 @@ class Session:
         """The newest events of this namespace first."""
         check_number("limit", limit)
         with self._reader.view() as view:
-            return [StoredEvent.from_record(r) for r in view.snapshot.events(limit)]
+            return [StoredEvent.from_record(r) for r in view.snapshot.events.latest(limit)]
 
     # Schema
 

@@ -43,7 +43,7 @@ def queue(session: Session) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["schema", "register", "add_commit", "write", "add_events", "end"]
+    "place", ["schema", "register", "add_commit", "write", "events.enqueue", "end"]
 )
 def test_a_commit_that_breaks_in_the_middle_never_happened(session: Session, place: str):
     start(session)

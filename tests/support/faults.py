@@ -21,6 +21,9 @@ class _Breaking:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._transaction, name)
+        head, _, rest = self._method.partition(".")
+        if name == head and rest:
+            return _Breaking(found, rest, self._fault)
         if name != self._method:
             return found
 

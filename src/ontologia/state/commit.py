@@ -17,7 +17,8 @@ from ontologia.model.entity import Entity, Relation
 from ontologia.model.event import Event, event_payload
 from ontologia.model.spec import TypeSpec
 from ontologia.state.schema import Types
-from ontologia.storage.base import Addition, EventRecord, Replacement, Store, Transaction, TypeId
+from ontologia.storage.base import Addition, Replacement, Store, Transaction, TypeId
+from ontologia.storage.events import EventRecord
 
 
 @dataclass
@@ -131,7 +132,7 @@ class Committer:
                     self._record(e, p, now, commit_id)
                     for e, p in zip(events, payloads, strict=True)
                 ]
-                tx.add_events(records)
+                tx.events.enqueue(records)
         unit.clear()
         for event, record in zip(events, records, strict=True):
             event.id, event.created_at = record.id, record.created_at

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ontologia.model.canonical import loads
-from ontologia.storage.base import EventRecord
+from ontologia.storage.events import EventRecord
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class StoredEvent:
     def from_record(cls, record: EventRecord) -> StoredEvent:
         """The event behind a stored record."""
         values: dict[str, Any] = record._asdict()
+        del values["dedupe_key"]
         values["payload"] = loads(record.payload)
         values["created_at"] = datetime.fromisoformat(record.created_at)
         return cls(**values)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from ontologia.model.codec import Row
 from ontologia.model.spec import Kind, TypeSpec
 from ontologia.query.plan import Grouping, Selection, Window
+from ontologia.storage.events import EventReader, EventWriter
 
 TypeId = tuple[Kind, str]
 """What the registry knows a type by: its kind and its name."""
@@ -83,22 +84,6 @@ class ChangeRecord(NamedTuple):
 
     key: Row
     added: bool
-
-
-class EventRecord(NamedTuple):
-    """An event as stored."""
-
-    id: str
-    namespace: str
-    type: str
-    payload: str
-    created_at: str
-    priority: int
-    root_event_id: str
-    chain_depth: int
-    causation_id: str | None
-    commit_id: int | None
-    """The commit that the event belongs to; None if no state changed with it."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +198,9 @@ class Snapshot(Protocol):
         """Identities of a type written by commits in ``(after, until]``, in key order."""
         ...
 
-    def events(self, limit: int) -> list[EventRecord]:
-        """The newest events, newest first."""
+    @property
+    def events(self) -> EventReader:
+        """The events of the namespace."""
         ...
 
 
@@ -246,8 +232,9 @@ class Transaction(Snapshot, Protocol):
         """Write rows and their versions, and end the versions that were replaced."""
         ...
 
-    def add_events(self, events: Sequence[EventRecord]) -> None:
-        """Append events."""
+    @property
+    def events(self) -> EventWriter:
+        """The events of the namespace, and their delivery."""
         ...
 
     def all_rows(self, stored: StoredType) -> Iterable[tuple[str, StoredVersion]]:

@@ -20,7 +20,6 @@ from ontologia.storage.base import (
     Capabilities,
     ChangeRecord,
     CommitRecord,
-    EventRecord,
     Replacement,
     SchemaVersion,
     StoredRow,
@@ -29,6 +28,7 @@ from ontologia.storage.base import (
     StoredVersion,
     TypeId,
 )
+from ontologia.storage.memory_events import EventLog, MemoryEvents
 
 
 class _Table:
@@ -55,7 +55,7 @@ class MemoryStore:
         self._lock = threading.RLock()
         self.schema = StoredSchema("")
         self.commits: list[CommitRecord] = []
-        self.events: list[EventRecord] = []
+        self.events = EventLog()
         self.tables: dict[tuple[str, TypeId], _Table] = {}
 
     @contextmanager
@@ -143,9 +143,9 @@ class MemorySnapshot:
                 found.append(ChangeRecord(key, added=history[key][0].commit_id in written))
         return found
 
-    def events(self, limit: int) -> list[EventRecord]:
-        own = [e for e in self._store.events if e.namespace == self._namespace]
-        return own[::-1][:limit]
+    @property
+    def events(self) -> MemoryEvents:
+        return MemoryEvents(self._store.events, self._namespace)
 
 
 def _visible(version: StoredVersion, window: Window) -> bool:
@@ -225,11 +225,9 @@ class MemoryTransaction(MemorySnapshot):
         table.current[key] = (version.payload, version.commit_id)
         table.history[key] = [*before_history[:-1], ended, version]
 
-    def add_events(self, events: Sequence[EventRecord]) -> None:
-        log = self._store.events
-        size = len(log)
-        self._undo.append(lambda: log.__delitem__(slice(size, None)))
-        log.extend(events)
+    @property
+    def events(self) -> MemoryEvents:
+        return MemoryEvents(self._store.events, self._namespace, self._undo.append)
 
     def all_rows(self, stored: StoredType) -> list[tuple[str, StoredVersion]]:
         return [

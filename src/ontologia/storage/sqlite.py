@@ -32,6 +32,7 @@ from ontologia.model.canonical import (
 from ontologia.model.codec import Row
 from ontologia.storage.base import Capabilities
 from ontologia.storage.sql.dialect import Connection, Fragment
+from ontologia.storage.sql.events import EVENT_TABLES
 from ontologia.storage.sql.layout import BASE_TABLES, FORMAT, Layout
 from ontologia.storage.sql.store import Catalog, SQLSnapshot, SQLTransaction
 
@@ -301,7 +302,7 @@ class SQLiteStore:
             }
             if "ontologia_meta" not in tables:
                 self._refuse_foreign(tables)
-                for statement in BASE_TABLES:
+                for statement in (*BASE_TABLES, *EVENT_TABLES):
                     connection.execute(statement.replace("{table}", " STRICT"))
                 # Creates the table of statistics, which types add their own lines to.
                 connection.execute("ANALYZE sqlite_master")
@@ -314,7 +315,7 @@ class SQLiteStore:
             _rollback(connection)
 
     def _refuse_foreign(self, tables: set[str]) -> None:
-        clash = tables & {"commits", "schema_types", "schema_versions", "events"}
+        clash = tables & {"commits", "schema_types", "schema_versions", "events", "sessions"}
         if clash:
             raise InvalidDatastoreError(
                 f"{self._path!r} is a database of another application.",

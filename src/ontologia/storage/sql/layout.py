@@ -24,11 +24,6 @@ BASE_TABLES = (
     "version INTEGER NOT NULL, fingerprint TEXT NOT NULL, description TEXT NOT NULL, "
     "created_at TEXT NOT NULL, commit_id INTEGER NOT NULL, PRIMARY KEY (kind, name, version))"
     "{table}",
-    "CREATE TABLE events (position INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, "
-    "namespace TEXT NOT NULL, type TEXT NOT NULL, payload TEXT NOT NULL, "
-    "created_at TEXT NOT NULL, priority INTEGER NOT NULL, root_event_id TEXT NOT NULL, "
-    "chain_depth INTEGER NOT NULL, causation_id TEXT, commit_id INTEGER){table}",
-    "CREATE INDEX events_namespace_type ON events (namespace, type, priority DESC, position)",
 )
 
 HISTORY_KEYS = {"entity": ("key",), "relation": ("left_key", "right_key", "instance_key")}

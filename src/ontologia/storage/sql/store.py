@@ -16,7 +16,6 @@ from ontologia.storage.base import (
     Addition,
     ChangeRecord,
     CommitRecord,
-    EventRecord,
     Replacement,
     SchemaVersion,
     StoredRow,
@@ -27,13 +26,10 @@ from ontologia.storage.base import (
 )
 from ontologia.storage.sql.dialect import Connection, Dialect, Fragment, join
 from ontologia.storage.sql.engine import SQLEngine
+from ontologia.storage.sql.events import SQLEvents
 from ontologia.storage.sql.layout import Layout, current_name, history_keys, history_name
 
 _COMMIT_COLUMNS = "commit_id, namespace, created_at, session_id, metadata, types"
-_EVENT_COLUMNS = (
-    "id, namespace, type, payload, created_at, priority, root_event_id, chain_depth, "
-    "causation_id, commit_id"
-)
 _CHUNK = 2_000
 
 
@@ -204,13 +200,9 @@ class SQLSnapshot:
         ).fetchall()
         return [ChangeRecord(row[:-1], bool(row[-1])) for row in rows]
 
-    def events(self, limit: int) -> list[EventRecord]:
-        rows = self._connection.execute(
-            f"SELECT {_EVENT_COLUMNS} FROM events WHERE namespace = ? "
-            "ORDER BY position DESC LIMIT ?",
-            (self._namespace, limit),
-        ).fetchall()
-        return [EventRecord(*row) for row in rows]
+    @property
+    def events(self) -> SQLEvents:
+        return SQLEvents(self._connection, self._catalog.dialect, self._namespace)
 
 
 class SQLTransaction(SQLSnapshot):
@@ -312,11 +304,6 @@ class SQLTransaction(SQLSnapshot):
                 layout.insert_version,
                 [(namespace, *r[:k], commit_id, schema_version, p) for r, p, _ in replaced],
             )
-
-    def add_events(self, events: Sequence[EventRecord]) -> None:
-        self._connection.executemany(
-            f"INSERT INTO events ({_EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", events
-        )
 
     def all_rows(self, stored: StoredType) -> Iterator[tuple[str, StoredVersion]]:
         yield from self._read_versions(

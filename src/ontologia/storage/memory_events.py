@@ -1,0 +1,286 @@
+"""The event store of the reference backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from uuid_utils.compat import uuid7
+
+from ontologia.storage.events import (
+    DEAD_LETTER_TYPE,
+    LEASE_RAN_OUT,
+    Claim,
+    ClaimRecord,
+    ClaimRequest,
+    DeadLetter,
+    EventRecord,
+    SessionRecord,
+    dead_letter,
+    dead_letter_event,
+)
+
+
+class _Delivery(NamedTuple):
+    """Where an event stands with a handler, and what a claim is compared with."""
+
+    record: ClaimRecord
+    token: str
+    position: int
+
+    @property
+    def open(self) -> bool:
+        return self.record.ack_at is None and self.record.dead_lettered_at is None
+
+    def is_due(self, now: str) -> bool:
+        """Whether the event may be claimed."""
+        return self.open and self.record.lease_until <= now and self.record.available_at <= now
+
+
+class EventLog:
+    """Everything the event store of a memory store holds."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, tuple[int, EventRecord]] = {}
+        self.last_position = 0
+        self.keys: set[tuple[str, str]] = set()
+        self.handlers: dict[tuple[str, str], int] = {}
+        self.deliveries: dict[tuple[str, str], _Delivery] = {}
+        self.dead_letters: list[DeadLetter] = []
+        self.sessions: dict[str, SessionRecord] = {}
+
+
+Undo = Callable[[Callable[[], object]], None]
+
+
+class MemoryEvents:
+    """The events of one namespace."""
+
+    def __init__(self, log: EventLog, namespace: str, undo: Undo | None = None) -> None:
+        self._log, self._namespace = log, namespace
+        self._undo: Undo = (lambda step: None) if undo is None else undo
+
+    def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        """Change an entry so that it can be undone."""
+        if key in table:
+            before = table[key]
+            self._undo(lambda: table.__setitem__(key, before))
+        else:
+            self._undo(lambda: table.pop(key))
+        table[key] = value
+
+    def _own(self) -> list[EventRecord]:
+        return [e for _, e in self._log.events.values() if e.namespace == self._namespace]
+
+    # Reading
+
+    def latest(self, limit: int) -> list[EventRecord]:
+        return self._own()[::-1][:limit]
+
+    def get(self, event_id: str) -> EventRecord | None:
+        found = self._log.events.get(event_id)
+        return found[1] if found and found[1].namespace == self._namespace else None
+
+    def chain(self, root_event_id: str) -> list[EventRecord]:
+        return [e for e in self._own() if e.root_event_id == root_event_id]
+
+    def claims(self, event_id: str) -> list[ClaimRecord]:
+        if self.get(event_id) is None:
+            return []
+        found = [d.record for d in self._log.deliveries.values() if d.record.event_id == event_id]
+        return sorted(found, key=lambda record: record.handler_id)
+
+    def dead_letters(self, limit: int) -> list[DeadLetter]:
+        own = [d for d in self._log.dead_letters if d.namespace == self._namespace]
+        return own[::-1][:limit]
+
+    def sessions(self) -> list[SessionRecord]:
+        own = [s for s in self._log.sessions.values() if s.namespace == self._namespace]
+        return sorted(own, key=lambda s: (s.started_at, s.session_id), reverse=True)
+
+    def is_due(self, handler_id: str, types: Sequence[str], now: str) -> bool:
+        return bool(self._due(handler_id, now) or self._new(handler_id, types))
+
+    # Writing
+
+    def enqueue(self, events: Sequence[EventRecord]) -> list[bool]:
+        return [self._enqueue(event) for event in events]
+
+    def _enqueue(self, event: EventRecord) -> bool:
+        log = self._log
+        if event.dedupe_key is not None:
+            key = (event.namespace, event.dedupe_key)
+            if key in log.keys:
+                return False
+            log.keys.add(key)
+            self._undo(lambda: log.keys.discard(key))
+        log.last_position += 1
+        self._set(log.events, event.id, (log.last_position, event))
+        return True
+
+    def register_handler(
+        self, handler_id: str, start: Literal["retained", "now"], now: str
+    ) -> None:
+        place = (self._namespace, handler_id)
+        if place not in self._log.handlers:
+            position = self._log.last_position if start == "now" else 0
+            self._set(self._log.handlers, place, position)
+
+    def _new(self, handler_id: str, types: Sequence[str]) -> list[tuple[int, EventRecord]]:
+        """Events that were not handed to a handler yet."""
+        position = self._log.handlers.get((self._namespace, handler_id), 0)
+        return [
+            (at, event)
+            for at, event in self._log.events.values()
+            if at > position and event.namespace == self._namespace and event.type in types
+        ]
+
+    def _due(self, handler_id: str, now: str) -> list[_Delivery]:
+        found = [
+            d
+            for (event_id, handler), d in self._log.deliveries.items()
+            if handler == handler_id and self.get(event_id) is not None and d.is_due(now)
+        ]
+        return sorted(found, key=lambda d: (-self._event(d).priority, d.position))
+
+    def _event(self, delivery: _Delivery) -> EventRecord:
+        return self._log.events[delivery.record.event_id][1]
+
+    def _put(self, delivery: _Delivery, token: str, **changes: Any) -> None:
+        record = delivery.record._replace(**changes)
+        place = (record.event_id, record.handler_id)
+        self._set(self._log.deliveries, place, delivery._replace(record=record, token=token))
+
+    def _fan_out(self, request: ClaimRequest) -> None:
+        for position, event in self._new(request.handler_id, request.types):
+            place = (event.id, request.handler_id)
+            if place not in self._log.deliveries:
+                record = ClaimRecord(
+                    event.id,
+                    request.handler_id,
+                    "",
+                    "",
+                    "",
+                    None,
+                    0,
+                    event.created_at,
+                    None,
+                    None,
+                    0,
+                )
+                self._set(self._log.deliveries, place, _Delivery(record, "", position))
+            self._set(self._log.handlers, (self._namespace, request.handler_id), position)
+
+    def claim(self, request: ClaimRequest) -> list[Claim]:
+        self._fan_out(request)
+        claims: list[Claim] = []
+        for delivery in self._due(request.handler_id, request.now):
+            if len(claims) == request.limit:
+                break
+            taken = self._take(request, delivery)
+            if taken is not None:
+                claims.append(taken)
+        return claims
+
+    def _take(self, request: ClaimRequest, delivery: _Delivery) -> Claim | None:
+        """Claim a delivery, unless its lease ran out too often: then it is dead."""
+        record, event = delivery.record, self._event(delivery)
+        crashed = delivery.token != ""
+        attempts = record.attempts + crashed
+        if crashed and attempts >= request.max_attempts:
+            self._bury(delivery, attempts, LEASE_RAN_OUT, request.now)
+            return None
+        token = str(uuid7())
+        self._put(
+            delivery,
+            token,
+            session_id=request.session_id,
+            claimed_at=request.now,
+            lease_until=request.lease_until,
+            attempts=attempts,
+            last_error=LEASE_RAN_OUT if crashed else record.last_error,
+        )
+        return Claim(
+            event, request.handler_id, token, request.lease_until, attempts, record.generation
+        )
+
+    def _held(self, claim: Claim, now: str) -> _Delivery | None:
+        found = self._log.deliveries.get((claim.event.id, claim.handler_id))
+        if found is None or not found.open or found.token != claim.token:
+            return None
+        return found if found.record.lease_until > now else None
+
+    def holds(self, claim: Claim, now: str) -> bool:
+        return self._held(claim, now) is not None
+
+    def ack(self, claims: Sequence[Claim], now: str) -> list[bool]:
+        return [self._update(claim, now, keep_token=True, ack_at=now) for claim in claims]
+
+    def _update(self, claim: Claim, now: str, *, keep_token: bool, **changes: Any) -> bool:
+        held = self._held(claim, now)
+        if held is None:
+            return False
+        self._put(held, held.token if keep_token else "", **changes)
+        return True
+
+    def release(self, claim: Claim, *, now: str, error: str, available_at: str, dead: bool) -> bool:
+        held = self._held(claim, now)
+        if held is not None and dead:
+            self._bury(held, claim.attempts + 1, error, now)
+            return True
+        return self._update(
+            claim,
+            now,
+            keep_token=False,
+            lease_until=now,
+            attempts=claim.attempts + 1,
+            last_error=error,
+            available_at=available_at,
+        )
+
+    def _bury(self, delivery: _Delivery, attempts: int, error: str, now: str) -> None:
+        """Make an event the dead letter of a handler, and say so on the bus."""
+        event, record = self._event(delivery), delivery.record
+        self._put(
+            delivery,
+            "",
+            lease_until=now,
+            attempts=attempts,
+            last_error=error,
+            dead_lettered_at=now,
+        )
+        letter = dead_letter(event, record.handler_id, record.session_id, attempts, error, now)
+        self._log.dead_letters.append(letter)
+        self._undo(self._log.dead_letters.pop)
+        if event.type != DEAD_LETTER_TYPE:
+            self._enqueue(dead_letter_event(letter, event))
+
+    def renew(self, claims: Sequence[Claim], *, now: str, lease_until: str) -> list[bool]:
+        return [
+            self._update(claim, now, keep_token=True, lease_until=lease_until) for claim in claims
+        ]
+
+    def hand_back(self, claims: Sequence[Claim], now: str) -> None:
+        for claim in claims:
+            self._update(claim, now, keep_token=False, lease_until=now)
+
+    def register_session(self, record: SessionRecord) -> None:
+        known = self._log.sessions.get(record.session_id)
+        if known is not None:
+            record = known._replace(
+                last_heartbeat=record.last_heartbeat, stopped_at=record.stopped_at
+            )
+        self._set(self._log.sessions, record.session_id, record)
+
+    def heartbeat(self, session_id: str, now: str) -> bool:
+        return self._touch(session_id, last_heartbeat=now)
+
+    def stop_session(self, session_id: str, now: str) -> None:
+        self._touch(session_id, stopped_at=now)
+
+    def _touch(self, session_id: str, **changes: Any) -> bool:
+        found = self._log.sessions.get(session_id)
+        if found is None or found.namespace != self._namespace:
+            return False
+        self._set(self._log.sessions, session_id, found._replace(**changes))
+        return True
