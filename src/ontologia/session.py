@@ -14,15 +14,13 @@ from ontologia.clock import Clock, SystemClock
 from ontologia.config import OntologiaConfig
 from ontologia.errors import (
     ConfigError,
-    Failure,
     SchemaOutdatedError,
     SessionClosedError,
-    ValidationError,
 )
 from ontologia.model import Entity, Event, Relation
 from ontologia.model.canonical import datetime_text, text
 from ontologia.query.builder import Query
-from ontologia.state.commit import Committer, UnitOfWork
+from ontologia.state.commit import Committer, UnitOfWork, outgoing
 from ontologia.state.events import StoredEvent
 from ontologia.state.history import Commit, Diff, History, check_number
 from ontologia.state.migration import (
@@ -161,7 +159,7 @@ class Session:
         Returns the commit id, or None if no state changed. On failure nothing is written and
         everything stays queued.
         """
-        return self._committer.commit(self._adopt(), _events(event))
+        return self._committer.commit(self._adopt(), outgoing(event))
 
     # Reading
 
@@ -298,18 +296,3 @@ def _check_namespace(namespace: object) -> str:
     raise ConfigError(
         f"the namespace {namespace!r} is not usable.", fix="pass text that is not empty."
     )
-
-
-def _events(event: object) -> Sequence[Event]:
-    if event is None:
-        return ()
-    several = isinstance(event, Iterable) and not isinstance(event, str | bytes | Mapping)
-    events: list[Any] = list(event) if several else [event]  # type: ignore[call-overload]
-    for item in events:
-        if not isinstance(item, Event):
-            raise ValidationError(
-                "commit",
-                [Failure("event", item, "not an event")],
-                "pass an instance of an Event class, or a list of them.",
-            )
-    return events

@@ -135,4 +135,13 @@ def decimal_from_order(text: str) -> Decimal:
     body = text[1:-1].translate(_COMPLEMENT) if negative else text[1:]
     digits = tuple(map(int, body[7:]))
     exponent = int(body[:7]) - _DECIMAL_EXPONENT_LIMIT - len(digits) + 1
-    return Decimal((int(negative), digits, exponent))
+    return decimal_plain(Decimal((int(negative), digits, exponent)))
+
+
+def decimal_plain(value: Decimal) -> Decimal:
+    """The number without trailing zeros and, unless it is very large, without an exponent."""
+    plain = value.normalize(_SUM_CONTEXT)
+    exponent = plain.as_tuple().exponent
+    if isinstance(exponent, int) and exponent > 0 and plain.adjusted() < 50:
+        return plain.quantize(Decimal(1), context=_SUM_CONTEXT)
+    return plain

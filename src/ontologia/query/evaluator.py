@@ -295,8 +295,10 @@ def group(source: VersionSource, plan: Grouping) -> list[tuple[Any, ...]]:
 
 
 def _decode_key(operand: Operand, value: Any) -> Any:
-    if value is None or operand.kind == "decimal":
-        return value
+    if value is None:
+        return None
+    if operand.kind == "decimal":
+        return canonical.decimal_plain(value)
     return operand.type.from_stored(value)
 
 
@@ -306,7 +308,7 @@ def decode_measure(measure: Measure, value: Any) -> Any:
         return value
     assert measure.operand is not None
     if isinstance(value, Decimal):
-        return value
+        return canonical.decimal_plain(value)
     return measure.operand.type.from_stored(value)
 
 

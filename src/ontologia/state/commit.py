@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from uuid_utils.compat import uuid7
 
 from ontologia.clock import Clock
-from ontologia.errors import BatchSizeExceededError, Failure, SchemaError, ValidationError
+from ontologia.errors import (
+    BatchSizeExceededError,
+    Failure,
+    LeaseExpiredError,
+    SchemaError,
+    ValidationError,
+)
 from ontologia.model.canonical import datetime_text, text
 from ontologia.model.codec import Row
 from ontologia.model.entity import Entity, Relation
@@ -18,7 +24,7 @@ from ontologia.model.event import Event, event_payload
 from ontologia.model.spec import TypeSpec
 from ontologia.state.schema import Types
 from ontologia.storage.base import Addition, Replacement, Store, Transaction, TypeId
-from ontologia.storage.events import EventRecord
+from ontologia.storage.events import Claim, EventRecord
 
 
 @dataclass
@@ -87,6 +93,35 @@ class UnitOfWork:
         self.metadata[key] = value
 
 
+class Outgoing(NamedTuple):
+    """An event to enqueue: its payload, and the key by which it exists once."""
+
+    event: Event
+    payload: str
+    dedupe_key: str | None = None
+
+
+def outgoing(event: object) -> list[Outgoing]:
+    """Events as they leave a session; raises ValidationError."""
+    return [Outgoing(e, event_payload(e)) for e in as_events(event)]
+
+
+def as_events(event: object) -> Sequence[Event]:
+    """One event, several, or none, as a sequence; raises ValidationError."""
+    if event is None:
+        return ()
+    several = isinstance(event, Iterable) and not isinstance(event, str | bytes | Mapping)
+    events: list[Any] = list(event) if several else [event]  # type: ignore[call-overload]
+    for item in events:
+        if not isinstance(item, Event):
+            raise ValidationError(
+                "commit",
+                [Failure("event", item, "not an event")],
+                "pass an instance of an Event class, or a list of them.",
+            )
+    return events
+
+
 def _not_stateful(obj: object) -> ValidationError:
     fix = "pass instances of your Entity and Relation classes."
     if isinstance(obj, Event):
@@ -114,45 +149,64 @@ class Committer:
         self._store, self._namespace, self._types = store, namespace, types
         self._session_id, self._clock, self._max_batch_size = session_id, clock, max_batch_size
 
-    def commit(self, unit: UnitOfWork, events: Sequence[Event]) -> int | None:
-        """Write the difference and the events; the commit id, None if no state changed."""
+    def commit(
+        self,
+        unit: UnitOfWork,
+        outgoing: Sequence[Outgoing],
+        *,
+        claim: Claim | None = None,
+        ack: bool = False,
+    ) -> int | None:
+        """Write the difference and the events; the commit id, None if no state changed.
+
+        Under a claim, only while it holds its lease; ``ack`` finishes the claim as well.
+        """
         size = len(unit)
         if size > self._max_batch_size:
             raise BatchSizeExceededError(size, self._max_batch_size)
-        payloads = [event_payload(e) for e in events]
-        if not size and not events:
+        if not size and not outgoing and not ack:
             unit.clear()
             return None
         now = datetime_text(self._clock.now())
         records: list[EventRecord] = []
         with self._store.write(self._namespace) as tx:
+            if claim is not None and not tx.events.holds(claim, now):
+                raise LeaseExpiredError(claim.event.id, claim.handler_id)
             commit_id = self._reconcile(tx, unit, now)
-            if events:
-                records = [
-                    self._record(e, p, now, commit_id)
-                    for e, p in zip(events, payloads, strict=True)
-                ]
+            if outgoing:
+                records = [self.record(o, now, claim, commit_id) for o in outgoing]
                 tx.events.enqueue(records)
+            if claim is not None and ack:
+                tx.events.ack([claim], now)
         unit.clear()
-        for event, record in zip(events, records, strict=True):
+        self.fill_in(outgoing, records)
+        return commit_id
+
+    def fill_in(self, outgoing: Sequence[Outgoing], records: Sequence[EventRecord]) -> None:
+        """Tell event objects what the store knows of them."""
+        for (event, _, _), record in zip(outgoing, records, strict=True):
             event.id, event.created_at = record.id, record.created_at
             event.root_event_id, event.chain_depth = record.root_event_id, record.chain_depth
             event.causation_id = record.causation_id
-        return commit_id
 
-    def _record(self, event: Event, payload: str, now: str, commit_id: int | None) -> EventRecord:
+    def record(
+        self, outgoing: Outgoing, now: str, claim: Claim | None, commit_id: int | None
+    ) -> EventRecord:
+        """An event as it will be stored; its lineage goes on from the claimed event."""
         event_id = str(uuid7())
+        cause = None if claim is None else claim.event
         return EventRecord(
             event_id,
             self._namespace,
-            event.__event_type__,
-            payload,
+            outgoing.event.__event_type__,
+            outgoing.payload,
             now,
-            event.priority,
-            event_id,
-            0,
-            None,
+            outgoing.event.priority,
+            event_id if cause is None else cause.root_event_id,
+            0 if cause is None else cause.chain_depth + 1,
+            None if cause is None else cause.id,
             commit_id,
+            outgoing.dedupe_key,
         )
 
     def _reconcile(self, tx: Transaction, unit: UnitOfWork, now: str) -> int | None:

@@ -146,7 +146,7 @@ class Types:
 
 def _refuse_alike(type_id: TypeId, known: Iterable[TypeId]) -> None:
     kind, name = type_id
-    for other_id in known:
+    for other_id in list(known):  # other threads may learn types meanwhile
         if other_id != type_id and other_id[1].casefold() == name.casefold():
             raise SchemaError(
                 f"there are two types, {other_id[0]} {other_id[1]!r} and {kind} {name!r}.",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ontologia.errors import OntologiaError
 from ontologia.model.codec import Row
 from ontologia.model.spec import TypeSpec
 from ontologia.query.plan import Window
 from ontologia.state.reading import Reader, View
 from ontologia.state.schema import Types
+from ontologia.state.upgrades import UpgradePath
 from ontologia.storage.base import StoredType, StoredVersion
 
 
@@ -63,11 +65,14 @@ def _verify_type(
     k = spec.key_size
     current = {row[:k]: row for row in view.snapshot.current(spec)}
     path = view.path(spec, stored)
+    known = {v.version for v in stored.versions}
     last: dict[Row, StoredVersion] = {}
     for version in view.snapshot.versions(stored, Window("history", 0)):
         before = last.get(version.key)
         if before is not None and before.until_commit != version.commit_id:
             _add(report, spec, version.key, "its versions do not follow each other")
+        if version.schema_version not in known:
+            _add(report, spec, version.key, f"it has no schema version {version.schema_version}")
         if version.commit_id > head:
             _add(report, spec, version.key, f"commit {version.commit_id} does not exist")
         last[version.key] = version
@@ -77,11 +82,23 @@ def _verify_type(
             _add(report, spec, key, "its last version has ended")
         if found is None:
             _add(report, spec, key, "it is in the history but not in the current state")
-        elif found != (*path.row(version), version.commit_id):
-            _add(report, spec, key, "its current state differs from its last version")
+        else:
+            _compare(report, spec, path, version, found)
     for key in current:
         _add(report, spec, key, "it has no history")
     report.checked[spec.name] = len(last)
+
+
+def _compare(
+    report: VerifyReport, spec: TypeSpec, path: UpgradePath, version: StoredVersion, found: Row
+) -> None:
+    try:
+        expected = (*path.row(version), version.commit_id)
+    except (OntologiaError, ValueError, KeyError, TypeError) as error:
+        _add(report, spec, version.key, f"its last version cannot be read: {error!r}")
+        return
+    if found != expected:
+        _add(report, spec, version.key, "its current state differs from its last version")
 
 
 def _add(report: VerifyReport, spec: TypeSpec, key: Row, what: str) -> None:

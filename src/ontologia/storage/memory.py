@@ -191,8 +191,10 @@ class MemoryTransaction(MemorySnapshot):
         record = CommitRecord(
             len(commits) + 1, self._namespace, created_at, session_id, dict(metadata), list(types)
         )
+        size = len(commits)
+        # First how to undo it, then the change: an interrupt may come in between.
+        self._undo.append(lambda: commits.__delitem__(slice(size, None)))
         commits.append(record)
-        self._undo.append(commits.pop)
         return record.commit_id
 
     def write(
@@ -206,9 +208,11 @@ class MemoryTransaction(MemorySnapshot):
         table = self._store.tables.setdefault((self._namespace, (spec.kind, spec.name)), _Table())
         for row, payload in added:
             key = row[: spec.key_size]
+            self._undo.append(
+                lambda k=key: (table.current.pop(k, None), table.history.pop(k, None))  # type: ignore[misc]
+            )
             table.current[key] = (payload, commit_id)
             table.history[key] = [StoredVersion(key, commit_id, None, schema_version, payload)]
-            self._undo.append(lambda k=key: (table.current.pop(k), table.history.pop(k)))  # type: ignore[misc]
         for row, payload, _ in replaced:
             key = row[: spec.key_size]
             self._replace(table, StoredVersion(key, commit_id, None, schema_version, payload))
@@ -265,8 +269,9 @@ class MemoryTransaction(MemorySnapshot):
         self._set_schema(types)
         tables = self._store.tables
         for place in [p for p in tables if p[1] == type_id]:
-            table = tables.pop(place)
+            table = tables[place]
             self._undo.append(lambda p=place, t=table: tables.__setitem__(p, t))  # type: ignore[misc]
+            del tables[place]
 
 
 def _indexes(spec: TypeSpec) -> frozenset[str]:

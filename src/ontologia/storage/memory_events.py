@@ -66,7 +66,7 @@ class MemoryEvents:
             before = table[key]
             self._undo(lambda: table.__setitem__(key, before))
         else:
-            self._undo(lambda: table.pop(key))
+            self._undo(lambda: table.pop(key, None))
         table[key] = value
 
     def _own(self) -> list[EventRecord]:
@@ -112,8 +112,8 @@ class MemoryEvents:
             key = (event.namespace, event.dedupe_key)
             if key in log.keys:
                 return False
-            log.keys.add(key)
             self._undo(lambda: log.keys.discard(key))
+            log.keys.add(key)
         log.last_position += 1
         self._set(log.events, event.id, (log.last_position, event))
         return True
@@ -250,8 +250,9 @@ class MemoryEvents:
             dead_lettered_at=now,
         )
         letter = dead_letter(event, record.handler_id, record.session_id, attempts, error, now)
-        self._log.dead_letters.append(letter)
-        self._undo(self._log.dead_letters.pop)
+        letters, size = self._log.dead_letters, len(self._log.dead_letters)
+        self._undo(lambda: letters.__delitem__(slice(size, None)))
+        letters.append(letter)
         if event.type != DEAD_LETTER_TYPE:
             self._enqueue(dead_letter_event(letter, event))
 

@@ -201,7 +201,7 @@ class SQLiteStore:
         self._catalog = Catalog(SQLiteDialect())
         self._write_lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
-        self._all: list[sqlite3.Connection] = []
+        self._idle_lock = threading.Lock()
         self._closed = False
         self._writer: sqlite3.Connection | None = None
         try:
@@ -238,7 +238,6 @@ class SQLiteStore:
         except BaseException:
             connection.close()
             raise
-        self._all.append(connection)
         return connection
 
     def _prepare(self) -> None:
@@ -255,7 +254,7 @@ class SQLiteStore:
                 self._create(connection)
             self._check_format(connection)
         except BaseException:
-            self.close()
+            connection.close()
             raise
         self._writer = connection
 
@@ -344,7 +343,7 @@ class SQLiteStore:
         finally:
             _rollback(connection)
             if self._in_memory:
-                self._write_lock.release()
+                self._release_writer()
             else:
                 self._give_back(connection)
 
@@ -363,7 +362,7 @@ class SQLiteStore:
             raise self._translate(error) from error
         finally:
             _rollback(connection)
-            self._write_lock.release()
+            self._release_writer()
 
     def _acquire_writer(self) -> sqlite3.Connection:
         """The connection for writing, which one thread holds at a time."""
@@ -374,30 +373,47 @@ class SQLiteStore:
             raise SessionClosedError
         return self._writer
 
-    def _borrow(self) -> sqlite3.Connection:
+    def _release_writer(self) -> None:
+        self._write_lock.release()
         if self._closed:
-            raise SessionClosedError
-        try:
-            return self._idle.pop()
-        except IndexError:
-            pass
+            self._close_writer(0)
+
+    def _borrow(self) -> sqlite3.Connection:
+        with self._idle_lock:
+            if self._closed:
+                raise SessionClosedError
+            if self._idle:
+                return self._idle.pop()
         try:
             return self._connect()
         except sqlite3.Error as error:
             raise self._translate(error) from error
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
+        with self._idle_lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def close(self) -> None:
-        self._closed = True
-        while self._all:
-            self._all.pop().close()
-        self._idle.clear()
-        self._writer = None
+        # Only what nobody uses: closing a connection under another thread crashes the process.
+        # Connections in use are closed by whoever gives them back.
+        with self._idle_lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        self._close_writer(self._config.lock_timeout_ms / 1000)
+
+    def _close_writer(self, timeout: float) -> None:
+        if self._write_lock.acquire(timeout=timeout):
+            try:
+                if self._writer is not None:
+                    self._writer.close()
+                self._writer = None
+            finally:
+                self._write_lock.release()
 
     def _translate(self, error: sqlite3.Error) -> Exception:
         code = _code(error)
