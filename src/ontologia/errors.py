@@ -226,13 +226,20 @@ class MigrationError(SchemaError):
 
     code = "migration"
 
-    def __init__(self, type_name: str, key: object, data: object, reason: str) -> None:
+    def __init__(
+        self,
+        type_name: str,
+        key: object,
+        data: object,
+        reason: str,
+        fix: str = "correct the upgrader so that it returns valid data for this row.",
+    ) -> None:
         self.type_name, self.key, self.data = type_name, key, data
         super().__init__(
             f"{type_name!r} with key {key!r} cannot be upgraded: {reason}; "
             f"the data was {shorten(data)}.",
             why="nothing was written: a migration applies to all rows or to none.",
-            fix="correct the upgrader so that it returns valid data for this row.",
+            fix=fix,
         )
 
 

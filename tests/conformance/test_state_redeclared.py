@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -13,11 +14,14 @@ from ontologia import (
     Entity,
     Field,
     MigrationError,
+    MissingUpgraderError,
     ModelDefinitionError,
+    QueryError,
     Relation,
     SchemaError,
     Session,
     commit_of,
+    count_where,
     upgrader,
 )
 
@@ -192,3 +196,92 @@ def test_an_upgrader_must_give_what_no_fixed_default_gives(filed: Session) -> No
     with pytest.raises(MigrationError, match="token"):
         filed.migrate(False, force=True, upgraders=[forget])
     assert filed.query().entities(Old).get("a") == Old(id="a")
+
+
+# What an adversarial reader tried
+
+
+def test_fields_of_a_plain_mixin_are_not_ignored() -> None:
+    class Mixin:
+        made: Field[str] = Field(default="x")
+
+    with pytest.raises(ModelDefinitionError, match="abstract=True"):
+
+        class Thing(Mixin, Entity):
+            id: Field[str] = Field(primary_key=True)
+
+
+def test_flags_are_refused() -> None:
+    class Rights(enum.Flag):
+        READ = 1
+        WRITE = 2
+
+    with pytest.raises(ModelDefinitionError, match="Flag"):
+
+        class Thing(Entity):
+            id: Field[str] = Field(primary_key=True)
+            rights: Field[Rights]
+
+
+class Small(enum.Enum):
+    A = "a"
+
+
+class Large(enum.Enum):
+    A = "a"
+    B = "b"
+
+
+class Before(Entity, name="Ticket"):
+    id: Field[str] = Field(primary_key=True)
+    state: Field[Small] = Field(default=Small.A)
+
+
+class After(Entity, name="Ticket"):
+    id: Field[str] = Field(primary_key=True)
+    state: Field[Large] = Field(default=Large.B)
+
+
+def test_more_members_need_no_upgrader_and_fewer_do(session: Session) -> None:
+    session.ensure(Before(id="1"))
+    session.commit()
+    session.query().entities(After)
+    session.migrate(False, force=True)
+    assert session.query().entities(After).get("1").state is Large.A
+    assert session.query().entities(After).as_of(1).get("1").state is Large.A
+    session.query().entities(Before)
+    with pytest.raises(MissingUpgraderError):
+        session.migrate(False, force=True)
+
+
+def test_dropping_shows_what_would_be_gone(session: Session) -> None:
+    session.ensure([Old(id="a"), Old(id="b")])
+    session.commit()
+    preview = session.drop(Old)
+    assert preview.rows == {session.namespace: 2}
+    assert not preview.applied
+
+
+def test_filters_nested_without_end_are_refused(session: Session) -> None:
+    deep = Old.id == "a"
+    for n in range(500):
+        deep = (Old.id == str(n)) | (deep if n % 2 else ~deep)
+        deep = (Old.id != "x") & deep
+    query = session.query().entities(Old)
+    for ask in (
+        lambda: query.where(deep),
+        lambda: query.count_where(deep),
+        lambda: query.group_by(Old.id).agg(n=count_where(deep)),
+        lambda: query.group_by(Old.id).having(count_where(deep) > 1),
+    ):
+        with pytest.raises(QueryError, match="deep"):
+            ask()
+
+
+def test_many_bytes_are_one_list(session: Session) -> None:
+    session.ensure([WithData(id=str(n), data=bytes([n])) for n in range(3)])
+    session.commit()
+    many = [n.to_bytes(4, "big") for n in range(40_000)]
+    query = session.query().entities(WithData)
+    assert query.where(WithData.data.in_([*many, b"\x01"])).count() == 1
+    assert query.where(~WithData.data.in_([*many, b"\x01"])).count() == 2

@@ -70,6 +70,7 @@ class ModelMeta(type):
         abstract: bool = False,
         **kwargs: Any,
     ) -> ModelMeta:
+        _refuse_plain_mixins(name, bases)
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         scope = _Scope(frame.f_globals, frame.f_locals)
         declared = _collect(name, namespace, scope)
@@ -111,6 +112,18 @@ class ModelMeta(type):
 
 class _UnresolvedError(ModelDefinitionError):
     """An annotation names something that is not defined (yet)."""
+
+
+def _refuse_plain_mixins(name: str, bases: tuple[type, ...]) -> None:
+    """Fields of a class that is no model would be ignored without a word."""
+    for base in bases:
+        for attribute, value in vars(base).items():
+            if isinstance(value, Field):
+                raise ModelDefinitionError(
+                    f"{name} inherits the field {attribute!r} from {base.__name__}, "
+                    "which is a plain class.",
+                    fix=f"declare it as class {base.__name__}(Entity, abstract=True).",
+                )
 
 
 def _collect(class_name: str, namespace: dict[str, Any], scope: _Scope) -> dict[str, Declaration]:
@@ -334,6 +347,8 @@ class Model(metaclass=ModelMeta):
     def model_dump(self, *, mode: Literal["python", "json"] = "python") -> dict[str, Any]:
         """The declared fields as a dict: Python values, or their JSON forms."""
         spec = spec_of(type(self))
+        if mode not in ("python", "json"):
+            raise ValidationError(spec.name, [Failure("mode", mode, 'use "python" or "json"')])
         if mode == "python":
             return {f.name: self.__dict__[f.name] for f in spec.fields}
         spec.row(self)  # raises our error when a member was changed into something unstorable
@@ -348,6 +363,8 @@ class Model(metaclass=ModelMeta):
     ) -> Self:
         """An instance from a dict that :meth:`model_dump` could have given in the same mode."""
         spec = spec_of(cls)
+        if mode not in ("python", "json"):
+            raise ValidationError(spec.name, [Failure("mode", mode, 'use "python" or "json"')])
         if not isinstance(data, Mapping):
             raise ValidationError(spec.name, [Failure("*", data, "the data must be a mapping")])
         values = dict(data)

@@ -69,6 +69,8 @@ def _resolve(hint: Any, seen: tuple[Any, ...]) -> ValueType:
         return SCALARS[hint]
     if get_origin(hint) is Literal:
         return ChoiceType(hint, [(a, a) for a in get_args(hint)], str(hint))
+    if isinstance(hint, type) and issubclass(hint, enum.Flag):
+        raise UnsupportedTypeError(f"{hint.__name__} is a Flag; declare an int or a set of members")
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return ChoiceType(hint, [(m.value, m) for m in hint], hint.__name__)
     container = get_origin(hint) or hint

@@ -38,6 +38,7 @@ from ontologia.query.plan import (
 _NEGATED: dict[str, CompareOp] = {
     "==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">",
 }  # fmt: skip
+MAX_DEPTH = 100
 _SORTABLE = ("text", "number", "bool", "datetime", "decimal", "bytes")
 
 
@@ -84,8 +85,9 @@ def _descend(type_: ValueType, segments: tuple[str, ...], ref: FieldRef[Any, Any
     return type_
 
 
-def bind_filter(spec: TypeSpec, item: object, negated: bool = False) -> Predicate:
+def bind_filter(spec: TypeSpec, item: object, negated: bool = False, depth: int = 0) -> Predicate:
     """A filter as a predicate, its negations pushed down; raises QueryError."""
+    _check_depth(depth)
     if not isinstance(item, Filter):
         raise QueryError(
             f"{shorten(item)} is not a filter.",
@@ -93,9 +95,9 @@ def bind_filter(spec: TypeSpec, item: object, negated: bool = False) -> Predicat
         )
     op, args = item.op, item.args
     if op == "not":
-        return bind_filter(spec, args[0], not negated)
+        return bind_filter(spec, args[0], not negated, depth + 1)
     if op in ("and", "or"):
-        parts = tuple(bind_filter(spec, a, negated) for a in chain(item))
+        parts = tuple(bind_filter(spec, a, negated, depth + 1) for a in chain(item))
         return Both(parts) if (op == "and") != negated else Either(parts)
     if isinstance(args[0], Aggregate):
         raise QueryError(
@@ -115,6 +117,15 @@ def bind_filter(spec: TypeSpec, item: object, negated: bool = False) -> Predicat
     item_type = _descend(inner, ref.items, ref)
     one = Operand("item", None, ref.items, item_type, repr(ref))
     return AnyItem(operand, _leaf(one, op, args[1:], False), negated)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise QueryError(
+            f"the filter is nested more than {MAX_DEPTH} levels deep.",
+            why="a & b & c is one level, however long; (a | (b & (c | ...))) is many.",
+            fix="use in_(), or split the query.",
+        )
 
 
 def chain(item: Filter[Any]) -> list[Any]:
@@ -272,17 +283,18 @@ def bind_measure(spec: TypeSpec, item: object) -> Measure:
     return Measure(function, operand)  # type: ignore[arg-type]
 
 
-def bind_having(spec: TypeSpec, item: object, negated: bool = False) -> Having:
+def bind_having(spec: TypeSpec, item: object, negated: bool = False, depth: int = 0) -> Having:
     """A condition on groups, its negations pushed down; raises QueryError."""
+    _check_depth(depth)
     if not isinstance(item, Filter):
         raise QueryError(
             f"{shorten(item)} is not a condition on groups.",
             fix="compare an aggregate: having(count() > 2).",
         )
     if item.op == "not":
-        return bind_having(spec, item.args[0], not negated)
+        return bind_having(spec, item.args[0], not negated, depth + 1)
     if item.op in ("and", "or"):
-        parts = tuple(bind_having(spec, a, negated) for a in chain(item))
+        parts = tuple(bind_having(spec, a, negated, depth + 1) for a in chain(item))
         return HavingGroup(parts, (item.op == "and") != negated)
     if not isinstance(item.args[0], Aggregate):
         raise QueryError(
@@ -310,3 +322,13 @@ def _having_constant(measure: Measure, value: Any, op: str) -> Any:
         raise QueryError(
             f"{measure.function} cannot be compared with {shorten(value)}.", why=f"{error}."
         ) from None
+
+
+def check_number(name: str, value: object) -> int:
+    """A whole number, 0 or more, given to a builder; raises QueryError."""
+    if type(value) is int and 0 <= value < 2**63:
+        return value
+    what, fix = f"{name}({value!r}) makes no sense.", "pass a whole number, 0 or more."
+    if value is None and name in ("as_of", "history_since"):
+        fix = "pass a commit id; commit() gives None when there was nothing to change."
+    raise QueryError(what, fix=fix)

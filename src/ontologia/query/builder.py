@@ -18,6 +18,7 @@ from ontologia.query.binding import (
     bind_measure,
     bind_operand,
     bind_order,
+    check_number,
 )
 from ontologia.query.export import to_arrow, to_dicts
 from ontologia.query.expressions import (
@@ -104,12 +105,7 @@ class Select(Generic[T]):
 
     def where(self, *filters: Filter[T]) -> Self:
         """Keep what satisfies all filters."""
-        try:
-            bound = tuple(bind_filter(self._spec, f) for f in filters)
-        except RecursionError:
-            raise QueryError(
-                "the filter is nested too deeply.", fix="use in_(), or split the query."
-            ) from None
+        bound = tuple(bind_filter(self._spec, f) for f in filters)
         return self._with(where=self._state.where + bound)
 
     def order_by(self, *keys: FieldRef[T, Any] | Order[T]) -> Self:
@@ -118,11 +114,11 @@ class Select(Generic[T]):
 
     def limit(self, n: int) -> Self:
         """At most ``n`` results."""
-        return self._with(limit=_number("limit", n))
+        return self._with(limit=check_number("limit", n))
 
     def offset(self, n: int) -> Self:
         """Skip the first ``n`` results."""
-        return self._with(offset=_number("offset", n))
+        return self._with(offset=check_number("offset", n))
 
     def as_of(self, at: int | datetime) -> Self:
         """See the state right after a commit, or at a moment."""
@@ -138,7 +134,7 @@ class Select(Generic[T]):
             except ValueError as error:
                 raise QueryError(f"as_of({at!r}): {error}.") from None
             return self._with(window=Window("as_of"), moment=moment)
-        return self._with(window=Window("as_of", _number("as_of", at)), moment=None)
+        return self._with(window=Window("as_of", check_number("as_of", at)), moment=None)
 
     def with_history(self) -> Self:
         """See every version, oldest first."""
@@ -146,7 +142,7 @@ class Select(Generic[T]):
 
     def history_since(self, commit_id: int) -> Self:
         """See every version written after a commit, oldest first."""
-        window = Window("history", _number("history_since", commit_id))
+        window = Window("history", check_number("history_since", commit_id))
         return self._with(window=window, moment=None)
 
     def _window(self, view: View) -> Window:
@@ -155,7 +151,8 @@ class Select(Generic[T]):
             return state.window
         return Window("as_of", view.snapshot.commit_at(state.moment))
 
-    def _selection(self, view: View) -> Selection:
+    def selection(self, view: View) -> Selection:
+        """What this query asks a view for."""
         state = self._state
         return Selection(
             self._spec, self._window(view), state.where, state.order, state.limit, state.offset
@@ -164,7 +161,7 @@ class Select(Generic[T]):
     def collect(self) -> list[T]:
         """All results."""
         with self._reader.view() as view:
-            return _flatten(view.objects(self._selection(view)))
+            return _flatten(view.objects(self.selection(view)))
 
     def __iter__(self) -> Iterator[T]:
         """The results one by one, all of them as of the moment the iteration began."""
@@ -172,14 +169,14 @@ class Select(Generic[T]):
             yield from self.collect()
             return
         with self._reader.view() as view:
-            for chunk in view.objects(self._selection(view)):
+            for chunk in view.objects(self.selection(view)):
                 yield from chunk
 
     def first(self) -> T | None:
         """The first result, or None."""
         query = self if self._state.limit == 0 else self._with(limit=1)
         with self._reader.view() as view:
-            plan = query._selection(view)
+            plan = query.selection(view)
             key = only_key(plan)
             if key is not None:
                 one: T | None = view.get(plan.spec, plan.window, key)
@@ -259,7 +256,7 @@ class Select(Generic[T]):
                 why="limit() and offset() would make it depend on the order.",
                 fix="leave them out, or collect() first.",
             )
-        return Grouping(self._with(order=())._selection(view), keys, having, measures)
+        return Grouping(self._with(order=()).selection(view), keys, having, measures)
 
     def group_by(self, *keys: FieldRef[T, Any]) -> Grouped[T]:
         """Aggregate per value of one or several fields."""
@@ -270,7 +267,7 @@ class Select(Generic[T]):
     def explain(self) -> Explanation:
         """The statement this query runs, and the backend's plan for it."""
         with self._reader.view() as view:
-            return view.explain(self._selection(view))
+            return view.explain(self.selection(view))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """All results as dicts of Python values; in history with ``_commit_id``."""
@@ -313,7 +310,7 @@ class EntityQuery(Select[EntityT]):
     ) -> Traversal[EntityT, Any]:
         """Follow a relation from the entities found, and further with another ``via``."""
         hop = Hop.from_node(self._spec, relation, filters, reverse)
-        return Traversal(self._reader, self._selection, (hop,))
+        return Traversal(self._reader, self, (hop,))
 
 
 class RelationQuery(Select[RelationT]):
@@ -380,12 +377,3 @@ def _flatten(chunks: Iterator[list[Any]]) -> list[Any]:
     for chunk in chunks:
         result += chunk
     return result
-
-
-def _number(name: str, value: object) -> int:
-    if type(value) is int and 0 <= value < 2**63:
-        return value
-    what, fix = f"{name}({value!r}) makes no sense.", "pass a whole number, 0 or more."
-    if value is None and name in ("as_of", "history_since"):
-        fix = "pass a commit id; commit() gives None when there was nothing to change."
-    raise QueryError(what, fix=fix)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, overload
+from datetime import datetime
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar, overload
 
 from ontologia.errors import ModelDefinitionError, QueryError
 from ontologia.model.entity import Entity, Relation
@@ -13,6 +14,7 @@ from ontologia.model.spec import TypeSpec
 from ontologia.query.binding import (
     bind_filter,
     bind_operand,
+    check_number,
 )
 from ontologia.query.expressions import FieldRef, Filter
 from ontologia.query.plan import (
@@ -96,16 +98,58 @@ class _Walk:
         self.node_key, self.at = node_key, at
 
 
+class Sources(Protocol):
+    """The query that a traversal starts from."""
+
+    def selection(self, view: View) -> Selection: ...
+    def as_of(self, at: int | datetime) -> Self: ...
+    def with_history(self) -> Self: ...
+    def history_since(self, commit_id: int) -> Self: ...
+
+
 class _Hops:
     """What both kinds of traversal share."""
 
     def __init__(
-        self, reader: Reader, selection: Callable[[View], Selection], hops: tuple[Hop, ...]
+        self,
+        reader: Reader,
+        sources: Sources,
+        hops: tuple[Hop, ...],
+        cut: tuple[int, int | None] = (0, None),
     ) -> None:
-        self._reader, self._selection, self._hops = reader, selection, hops
+        self._reader, self._sources, self._hops, self._cut = reader, sources, hops, cut
+
+    def _from(self, sources: Sources) -> Self:
+        return type(self)(self._reader, sources, self._hops, self._cut)
+
+    def as_of(self, at: int | datetime) -> Self:
+        """See entities and relations right after a commit, or at a moment."""
+        return self._from(self._sources.as_of(at))
+
+    def with_history(self) -> Self:
+        """Start from every version of the entities, each with the relations of its moment."""
+        return self._from(self._sources.with_history())
+
+    def history_since(self, commit_id: int) -> Self:
+        """Start from the versions written after a commit."""
+        return self._from(self._sources.history_since(commit_id))
+
+    def limit(self, n: int) -> Self:
+        """At most ``n`` results."""
+        cut = (self._cut[0], check_number("limit", n))
+        return type(self)(self._reader, self._sources, self._hops, cut)
+
+    def offset(self, n: int) -> Self:
+        """Skip the first ``n`` results."""
+        cut = (check_number("offset", n), self._cut[1])
+        return type(self)(self._reader, self._sources, self._hops, cut)
+
+    def _cut_out(self, found: list[Any]) -> list[Any]:
+        start, size = self._cut
+        return found[start : None if size is None else start + size]
 
     def _walk(self, view: View, *, endpoints: bool) -> list[_Walk]:
-        plan = self._selection(view)
+        plan = self._sources.selection(view)
         name = plan.spec.key_fields[0].name
         walks = [
             _Walk(o, (), o, o.__dict__[name], o.__dict__["_commit_id"])
@@ -119,7 +163,7 @@ class _Hops:
     def explain(self) -> Explanation:
         """The statements of all hops, and the backend's plans for them."""
         with self._reader.view() as view:
-            plan = self._selection(view)
+            plan = self._sources.selection(view)
             steps = [view.explain(plan)]
             for hop in self._hops:
                 some = Among(hop.near_key, ("?",), False)
@@ -196,18 +240,17 @@ class Traversal(_Hops, Generic[SourceT, TargetT]):
     ) -> Traversal[SourceT, Any]:
         """Follow a further relation."""
         hop = Hop.from_node(self._hops[-1].target, relation, filters, reverse)
-        return Traversal(self._reader, self._selection, (*self._hops, hop))
+        return Traversal(self._reader, self._sources, (*self._hops, hop), self._cut)
 
     def without_relations(self) -> Reached[TargetT]:
         """Only the entities at the end, each once."""
-        return Reached(self._reader, self._selection, self._hops)
+        return Reached(self._reader, self._sources, self._hops, self._cut)
 
     def collect(self) -> list[Path[SourceT, TargetT]]:
         """All paths, in the order of their sources."""
         with self._reader.view() as view:
-            return [
-                Path(w.source, list(w.relations), w.node) for w in self._walk(view, endpoints=True)
-            ]
+            walks = self._cut_out(self._walk(view, endpoints=True))
+            return [Path(w.source, list(w.relations), w.node) for w in walks]
 
     def __iter__(self) -> Iterator[Path[SourceT, TargetT]]:
         return iter(self.collect())
@@ -220,7 +263,7 @@ class Traversal(_Hops, Generic[SourceT, TargetT]):
     def count(self) -> int:
         """The number of paths."""
         with self._reader.view() as view:
-            return len(self._walk(view, endpoints=False))
+            return len(self._cut_out(self._walk(view, endpoints=False)))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """All paths as dicts of Python values."""
@@ -240,11 +283,11 @@ class Reached(_Hops, Generic[TargetT]):
     def collect(self) -> list[TargetT]:
         """All entities reached."""
         with self._reader.view() as view:
-            window = self._selection(view).window
+            window = self._sources.selection(view).window
             ends: dict[Any, None] = {}
             for walk in self._walk(view, endpoints=False):
                 ends[(walk.node_key, walk.at if window.mode == "history" else 0)] = None
-            return self._load(view, window, list(ends))
+            return self._cut_out(self._load(view, window, list(ends)))
 
     def _load(self, view: View, window: Window, ends: list[tuple[Any, int]]) -> list[Any]:
         spec = self._hops[-1].target

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ontologia.errors import (
@@ -44,7 +44,7 @@ class TypeMigration:
         text = f"{self.kind} {self.type_name!r}: version {self.from_version} to {self.to_version}"
         text += "".join(f"\n  {change}" for change in self.changes)
         return text + (
-            f"\n  needs an upgrader: {self.missing_upgrader}" if self.missing_upgrader else ""
+            f"\n  not possible: {self.missing_upgrader}" if self.missing_upgrader else ""
         )
 
 
@@ -81,8 +81,8 @@ class DropPreview:
     token: str
     kind: str
     type_name: str
-    versions: int
-    """Schema versions of the type."""
+    rows: dict[str, int]
+    """Entities or relations that would be gone, per namespace."""
 
     applied: bool = False
 
@@ -156,9 +156,7 @@ class Migrator:
             if token != preview.token:
                 raise MigrationTokenError(preview.token, token)
             tx.drop(tx.schema().types[target])
-        return DropPreview(
-            preview.token, preview.kind, preview.type_name, preview.versions, applied=True
-        )
+        return replace(preview, applied=True)
 
     def _drop_preview(self, snapshot: Snapshot, target: TypeId) -> DropPreview:
         schema = snapshot.schema()
@@ -178,7 +176,7 @@ class Migrator:
             if dependent:
                 raise TypeInUseError(target[1], sorted(dependent))
         token = digest(["drop", *target, stored.current.fingerprint, snapshot.head()])[:16]
-        return DropPreview(token, stored.kind, stored.name, len(stored.versions))
+        return DropPreview(token, stored.kind, stored.name, snapshot.census(stored))
 
 
 class _Counter:

@@ -113,7 +113,8 @@ class View:
         """How a plan runs."""
         engine = self._engine(plan)
         if engine is not None:
-            return engine.explain(plan)
+            with suppress(EngineDeclinedError):
+                return engine.explain(plan)
         return Explanation("-- evaluated in process, without SQL", (), evaluator.describe(plan))
 
     def get(self, spec: TypeSpec, window: Window, key: Row) -> Any:

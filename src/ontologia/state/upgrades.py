@@ -42,6 +42,8 @@ def upgrader(type_name: str, *, from_version: int) -> Callable[[FunctionT], Func
     The function gets the JSON form of the stored fields and returns that of the new ones. It must
     be pure: the same data always gives the same result.
     """
+    if not isinstance(type_name, str):
+        raise SchemaError(f"{type_name!r} is not the name of a type.", fix="pass its name as text.")
     if type(from_version) is not int or from_version < 1:
         raise SchemaError(f"from_version is {from_version!r}.", why="versions are numbered from 1.")
 
@@ -132,7 +134,11 @@ class UpgradePath:
         before, after = self._stored.current.description, self._spec.description
         if _key_kinds(before) != _key_kinds(after):
             raise MigrationError(
-                self._spec.name, None, after["key"], "the type of a key cannot change"
+                self._spec.name,
+                None,
+                after["key"],
+                "the type of a key cannot change",
+                "declare a new type with the other key, and copy what is to be kept.",
             )
         for version in range(1, self._target):
             self._step(version)
@@ -234,10 +240,12 @@ def _automatic(name: str, before: SchemaVersion, after: SchemaVersion) -> Functi
 
 
 def _widened(before: Any, after: Any) -> bool:
-    """A field that may now also be None holds every value it held before."""
-    return (
-        isinstance(before, dict)
-        and isinstance(after, dict)
-        and before.get("type") == after.get("type")
-        and bool(after.get("nullable"))
-    )
+    """Whether a field holds every value it held before: more members, or None as well."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return False
+    if before["nullable"] and not after["nullable"]:
+        return False
+    old, new = before["type"], after["type"]
+    if isinstance(old, dict) and isinstance(new, dict) and {*old, *new} == {"one_of"}:
+        return all(member in new["one_of"] for member in old["one_of"])
+    return bool(old == new)

@@ -198,6 +198,10 @@ class Snapshot(Protocol):
         """Identities of a type written by commits in ``(after, until]``, in key order."""
         ...
 
+    def census(self, stored: StoredType) -> dict[str, int]:
+        """The number of identities of a type in every namespace."""
+        ...
+
     @property
     def events(self) -> EventReader:
         """The events of the namespace."""

@@ -143,6 +143,13 @@ class MemorySnapshot:
                 found.append(ChangeRecord(key, added=history[key][0].commit_id in written))
         return found
 
+    def census(self, stored: StoredType) -> dict[str, int]:
+        return {
+            namespace: len(table.current)
+            for (namespace, type_id), table in self._store.tables.items()
+            if type_id == (stored.kind, stored.name)
+        }
+
     @property
     def events(self) -> MemoryEvents:
         return MemoryEvents(self._store.events, self._namespace)

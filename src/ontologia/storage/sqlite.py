@@ -72,8 +72,10 @@ class SQLiteDialect:
         )
 
     def among_values(self, operand: Fragment, values: Sequence[Any], negated: bool) -> Fragment:
-        word = "NOT IN" if negated else "IN"
-        return operand.format(f"{{}} {word} (SELECT value FROM json_each(?))", dumps(values))
+        word, subject = "NOT IN" if negated else "IN", "{}"
+        if isinstance(values[0], bytes):
+            subject, values = "ontologia_hex({})", [value.hex() for value in values]
+        return operand.format(f"{subject} {word} (SELECT value FROM json_each(?))", dumps(values))
 
     def json_value(self, document: str, path: tuple[str, ...]) -> Fragment:
         return Fragment(f"json_extract({document}, ?)", _json_path(path))
@@ -180,6 +182,11 @@ def _bytes_function(value: str | None) -> bytes | None:
     return None if value is None else base64.b64decode(value)
 
 
+def _hex_function(value: bytes | None) -> str | None:
+    # SQLite's own hex() makes an empty text of NULL.
+    return None if value is None else value.hex()
+
+
 class SQLiteStore:
     """A store in one SQLite file, or in memory."""
 
@@ -228,6 +235,7 @@ class SQLiteStore:
             for name, function in (
                 ("ontologia_decimal_order", _order_function),
                 ("ontologia_bytes", _bytes_function),
+                ("ontologia_hex", _hex_function),
             ):
                 connection.create_function(name, 1, function, deterministic=True)
             for name, aggregate in (
@@ -341,11 +349,13 @@ class SQLiteStore:
         except sqlite3.Error as error:
             raise self._translate(error) from error
         finally:
-            _rollback(connection)
-            if self._in_memory:
-                self._release_writer()
-            else:
-                self._give_back(connection)
+            try:
+                _rollback(connection)
+            finally:
+                if self._in_memory:
+                    self._release_writer()
+                else:
+                    self._give_back(connection)
 
     @contextmanager
     def write(self, namespace: str) -> Generator[SQLTransaction]:
@@ -361,8 +371,10 @@ class SQLiteStore:
         except sqlite3.Error as error:
             raise self._translate(error) from error
         finally:
-            _rollback(connection)
-            self._release_writer()
+            try:
+                _rollback(connection)
+            finally:
+                self._release_writer()
 
     def _acquire_writer(self) -> sqlite3.Connection:
         """The connection for writing, which one thread holds at a time."""

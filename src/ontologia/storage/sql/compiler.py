@@ -239,7 +239,7 @@ class Compiler:
         return self._one_of(self.comparable(operand), constants, predicate.negated)
 
     def _one_of(self, subject: Fragment, constants: Sequence[Any], negated: bool) -> Fragment:
-        if len(constants) > _MANY and not isinstance(constants[0], bytes):
+        if len(constants) > _MANY:
             return self.dialect.among_values(subject, constants, negated)
         word = "NOT IN" if negated else "IN"
         return subject.format(f"{{}} {word} ({', '.join('?' * len(constants))})", *constants)

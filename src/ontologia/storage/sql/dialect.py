@@ -78,7 +78,7 @@ class Dialect(Protocol):
         ...
 
     def among_values(self, operand: Fragment, values: Sequence[Any], negated: bool) -> Fragment:
-        """A condition that the operand is (not) one of many text or number values."""
+        """A condition that the operand is (not) one of many values of one kind."""
         ...
 
     def json_value(self, document: str, path: tuple[str, ...]) -> Fragment:

@@ -86,9 +86,8 @@ class SQLEngine:
             compiler.grouping(plan) if isinstance(plan, Grouping) else compiler.selection()
         )
         # Never the same text twice: a cached statement would show the plan of an old schema.
-        steps = self._connection.execute(
-            f"EXPLAIN QUERY PLAN {statement.sql} -- {uuid7()}", statement.parameters
-        ).fetchall()
+        question = f"EXPLAIN QUERY PLAN {statement.sql} -- {uuid7()}"
+        steps = self._execute(Fragment(question, *statement.parameters)).fetchall()
         return Explanation(
             explain_text(statement), statement.parameters, tuple(str(step[-1]) for step in steps)
         )

@@ -200,6 +200,13 @@ class SQLSnapshot:
         ).fetchall()
         return [ChangeRecord(row[:-1], bool(row[-1])) for row in rows]
 
+    def census(self, stored: StoredType) -> dict[str, int]:
+        rows = self._connection.execute(
+            f'SELECT "_namespace", COUNT(*) FROM {current_name(stored.kind, stored.name)} '
+            'GROUP BY "_namespace"'
+        )
+        return dict(rows.fetchall())
+
     @property
     def events(self) -> SQLEvents:
         return SQLEvents(self._connection, self._catalog.dialect, self._namespace)
