@@ -166,7 +166,10 @@ class EventWriter(EventReader, Protocol):
     def register_handler(
         self, handler_id: str, start: Literal["retained", "now"], now: str
     ) -> None:
-        """Make a handler known; what it starts with is decided the first time only."""
+        """Make a handler known; where it starts, for whatever types, is decided only once.
+
+        A handler that claims without being registered starts with the retained events.
+        """
         ...
 
     def claim(self, request: ClaimRequest) -> list[Claim]:

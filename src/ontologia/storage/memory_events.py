@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, Literal, NamedTuple
 
 from uuid_utils.compat import uuid7
@@ -44,7 +45,7 @@ class EventLog:
         self.events: dict[str, tuple[int, EventRecord]] = {}
         self.last_position = 0
         self.keys: set[tuple[str, str]] = set()
-        self.handlers: dict[tuple[str, str], int] = {}
+        self.handlers: dict[tuple[str, str, str], int] = {}
         self.deliveries: dict[tuple[str, str], _Delivery] = {}
         self.dead_letters: list[DeadLetter] = []
         self.sessions: dict[str, SessionRecord] = {}
@@ -87,7 +88,11 @@ class MemoryEvents:
     def claims(self, event_id: str) -> list[ClaimRecord]:
         if self.get(event_id) is None:
             return []
-        found = [d.record for d in self._log.deliveries.values() if d.record.event_id == event_id]
+        found = [
+            d.record
+            for d in self._log.deliveries.values()
+            if d.record.event_id == event_id and d.record.claimed_at
+        ]
         return sorted(found, key=lambda record: record.handler_id)
 
     def dead_letters(self, limit: int) -> list[DeadLetter]:
@@ -95,11 +100,15 @@ class MemoryEvents:
         return own[::-1][:limit]
 
     def sessions(self) -> list[SessionRecord]:
-        own = [s for s in self._log.sessions.values() if s.namespace == self._namespace]
+        own = [
+            s._replace(metadata=deepcopy(s.metadata))
+            for s in self._log.sessions.values()
+            if s.namespace == self._namespace
+        ]
         return sorted(own, key=lambda s: (s.started_at, s.session_id), reverse=True)
 
     def is_due(self, handler_id: str, types: Sequence[str], now: str) -> bool:
-        return bool(self._due(handler_id, now) or self._new(handler_id, types))
+        return bool(self._due(handler_id, types, now) or self._new(handler_id, types))
 
     # Writing
 
@@ -121,26 +130,33 @@ class MemoryEvents:
     def register_handler(
         self, handler_id: str, start: Literal["retained", "now"], now: str
     ) -> None:
-        place = (self._namespace, handler_id)
+        place = (self._namespace, handler_id, "")
         if place not in self._log.handlers:
             position = self._log.last_position if start == "now" else 0
             self._set(self._log.handlers, place, position)
 
     def _new(self, handler_id: str, types: Sequence[str]) -> list[tuple[int, EventRecord]]:
         """Events that were not handed to a handler yet."""
-        position = self._log.handlers.get((self._namespace, handler_id), 0)
+        handlers = self._log.handlers
+        start = handlers.get((self._namespace, handler_id, ""), 0)
+        position = {
+            type_: handlers.get((self._namespace, handler_id, type_), start) for type_ in types
+        }
         return [
             (at, event)
             for at, event in self._log.events.values()
-            if at > position and event.namespace == self._namespace and event.type in types
+            if event.namespace == self._namespace
+            and event.type in position
+            and at > position[event.type]
         ]
 
-    def _due(self, handler_id: str, now: str) -> list[_Delivery]:
-        found = [
-            d
-            for (event_id, handler), d in self._log.deliveries.items()
-            if handler == handler_id and self.get(event_id) is not None and d.is_due(now)
-        ]
+    def _due(self, handler_id: str, types: Sequence[str], now: str) -> list[_Delivery]:
+        found = []
+        for (event_id, handler), delivery in self._log.deliveries.items():
+            event = self.get(event_id)
+            wanted = event is not None and event.type in types and handler == handler_id
+            if wanted and delivery.is_due(now):
+                found.append(delivery)
         return sorted(found, key=lambda d: (-self._event(d).priority, d.position))
 
     def _event(self, delivery: _Delivery) -> EventRecord:
@@ -163,18 +179,19 @@ class MemoryEvents:
                     "",
                     None,
                     0,
-                    event.created_at,
+                    "",
                     None,
                     None,
                     0,
                 )
                 self._set(self._log.deliveries, place, _Delivery(record, "", position))
-            self._set(self._log.handlers, (self._namespace, request.handler_id), position)
+            reader = (self._namespace, request.handler_id, event.type)
+            self._set(self._log.handlers, reader, position)
 
     def claim(self, request: ClaimRequest) -> list[Claim]:
         self._fan_out(request)
         claims: list[Claim] = []
-        for delivery in self._due(request.handler_id, request.now):
+        for delivery in self._due(request.handler_id, request.types, request.now):
             if len(claims) == request.limit:
                 break
             taken = self._take(request, delivery)
@@ -207,6 +224,8 @@ class MemoryEvents:
     def _held(self, claim: Claim, now: str) -> _Delivery | None:
         found = self._log.deliveries.get((claim.event.id, claim.handler_id))
         if found is None or not found.open or found.token != claim.token:
+            return None
+        if self._event(found).namespace != self._namespace:
             return None
         return found if found.record.lease_until > now else None
 
@@ -266,6 +285,7 @@ class MemoryEvents:
             self._update(claim, now, keep_token=False, lease_until=now)
 
     def register_session(self, record: SessionRecord) -> None:
+        record = record._replace(metadata=deepcopy(record.metadata))
         known = self._log.sessions.get(record.session_id)
         if known is not None:
             record = known._replace(

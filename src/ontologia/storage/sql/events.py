@@ -33,12 +33,13 @@ EVENT_TABLES = (
     "CREATE UNIQUE INDEX events_dedupe ON events (namespace, dedupe_key) "
     "WHERE dedupe_key IS NOT NULL",
     "CREATE TABLE event_handlers (namespace TEXT NOT NULL, handler_id TEXT NOT NULL, "
-    "position INTEGER NOT NULL, registered_at TEXT NOT NULL, "
-    "PRIMARY KEY (namespace, handler_id)){table}",
+    "type TEXT NOT NULL, position INTEGER NOT NULL, registered_at TEXT NOT NULL, "
+    "PRIMARY KEY (namespace, handler_id, type)){table}",
     "CREATE TABLE event_claims (event_id TEXT NOT NULL, handler_id TEXT NOT NULL, "
-    "namespace TEXT NOT NULL, position INTEGER NOT NULL, priority INTEGER NOT NULL, "
-    "session_id TEXT NOT NULL, token TEXT NOT NULL, claimed_at TEXT NOT NULL, "
-    "lease_until TEXT NOT NULL, ack_at TEXT, attempts INTEGER NOT NULL DEFAULT 0, "
+    "namespace TEXT NOT NULL, type TEXT NOT NULL, position INTEGER NOT NULL, "
+    "priority INTEGER NOT NULL, session_id TEXT NOT NULL, token TEXT NOT NULL, "
+    "claimed_at TEXT NOT NULL, lease_until TEXT NOT NULL, ack_at TEXT, "
+    "attempts INTEGER NOT NULL DEFAULT 0, "
     "available_at TEXT NOT NULL, last_error TEXT, dead_lettered_at TEXT, "
     "generation INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (event_id, handler_id)){table}",
     # Only what is not finished: claims never meet what was acknowledged.
@@ -62,10 +63,16 @@ _CLAIM = ", ".join(ClaimRecord._fields)
 _DEAD = ", ".join(DeadLetter._fields)
 _OPEN = "ack_at IS NULL AND dead_lettered_at IS NULL"
 _DUE = f"{_OPEN} AND lease_until <= ? AND available_at <= ?"
-_HELD = f"event_id = ? AND handler_id = ? AND token = ? AND lease_until > ? AND {_OPEN}"
+_HELD = (
+    "event_id = ? AND handler_id = ? AND namespace = ? AND token = ? AND lease_until > ? "
+    f"AND {_OPEN}"
+)
 
-# New events become open claims of a handler in steps of this many.
-_FAN_OUT = 10_000
+# Where a handler was registered: the row without a type.
+_START = (
+    "COALESCE((SELECT position FROM event_handlers "
+    "WHERE namespace = ? AND handler_id = ? AND type = ''), 0)"
+)
 
 
 class SQLEvents:
@@ -111,7 +118,7 @@ class SQLEvents:
     def claims(self, event_id: str) -> list[ClaimRecord]:
         rows = self._rows(
             f"SELECT {_CLAIM} FROM event_claims WHERE event_id = ? AND namespace = ? "
-            "ORDER BY handler_id",
+            "AND claimed_at <> '' ORDER BY handler_id",
             event_id,
             self._namespace,
         )
@@ -137,14 +144,61 @@ class SQLEvents:
         ]
 
     def is_due(self, handler_id: str, types: Sequence[str], now: str) -> bool:
+        if not types:
+            return False
+        among = self._among("type", types)
         due = self._rows(
-            f"SELECT 1 FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} LIMIT 1",
+            f"SELECT 1 FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} "
+            f"AND {among.sql} LIMIT 1",
             self._namespace,
             handler_id,
             now,
             now,
+            *among.parameters,
         )
-        return bool(due) or self._newest(handler_id, types) is not None
+        return bool(due) or self._has_new(handler_id, types)
+
+    def _among(self, column: str, types: Sequence[str]) -> Fragment:
+        return self._dialect.among_values(Fragment(column), list(types), False)
+
+    def _new_events(self, handler_id: str, types: Sequence[str]) -> Fragment:
+        """The events that a handler is registered for and was not handed yet."""
+        among = self._among("h.type", types)
+        return Fragment(
+            "FROM event_handlers AS h JOIN events AS e ON e.namespace = h.namespace "
+            "AND e.type = h.type AND e.position > h.position "
+            f"WHERE h.namespace = ? AND h.handler_id = ? AND {among.sql}",
+            self._namespace,
+            handler_id,
+            *among.parameters,
+        )
+
+    def _has_new(self, handler_id: str, types: Sequence[str]) -> bool:
+        new = self._new_events(handler_id, types)
+        if self._rows(f"SELECT 1 {new.sql} LIMIT 1", *new.parameters):
+            return True
+        unknown = self._unregistered(handler_id, types)
+        if not unknown:
+            return False
+        among = self._among("type", unknown)
+        return bool(
+            self._rows(
+                f"SELECT 1 FROM events WHERE namespace = ? AND {among.sql} AND position > {_START} "
+                "LIMIT 1",
+                self._namespace,
+                *among.parameters,
+                self._namespace,
+                handler_id,
+            )
+        )
+
+    def _unregistered(self, handler_id: str, types: Sequence[str]) -> list[str]:
+        known = self._rows(
+            "SELECT type FROM event_handlers WHERE namespace = ? AND handler_id = ?",
+            self._namespace,
+            handler_id,
+        )
+        return [t for t in types if (t,) not in known]
 
     # Writing
 
@@ -162,57 +216,45 @@ class SQLEvents:
     ) -> None:
         head = "(SELECT COALESCE(MAX(position), 0) FROM events)" if start == "now" else "0"
         self._connection.execute(
-            "INSERT INTO event_handlers (namespace, handler_id, position, registered_at) "
-            f"VALUES (?, ?, {head}, ?) ON CONFLICT (namespace, handler_id) DO NOTHING",
+            "INSERT INTO event_handlers (namespace, handler_id, type, position, registered_at) "
+            f"VALUES (?, ?, '', {head}, ?) ON CONFLICT (namespace, handler_id, type) DO NOTHING",
             (self._namespace, handler_id, now),
         )
 
-    def _new_events(self, handler_id: str, types: Sequence[str]) -> Fragment:
-        """The conditions on events that were not handed to a handler yet."""
-        among = self._dialect.among_values(Fragment("e.type"), list(types), False)
-        position = (
-            "e.position > COALESCE((SELECT h.position FROM event_handlers AS h "
-            "WHERE h.namespace = ? AND h.handler_id = ?), 0)"
+    def _register_types(self, handler_id: str, types: Sequence[str], now: str) -> None:
+        place = (self._namespace, handler_id)
+        self._connection.executemany(
+            "INSERT INTO event_handlers (namespace, handler_id, type, position, registered_at) "
+            f"VALUES (?, ?, ?, {_START}, ?)",
+            [(*place, type_, *place, now) for type_ in types],
         )
-        return Fragment(
-            f"e.namespace = ? AND {among.sql} AND {position}",
-            self._namespace,
-            *among.parameters,
-            self._namespace,
-            handler_id,
-        )
-
-    def _newest(self, handler_id: str, types: Sequence[str]) -> int | None:
-        """The position up to which new events are handed out next, None if there are none."""
-        where = self._new_events(handler_id, types)
-        ((newest,),) = self._rows(
-            f"SELECT MAX(position) FROM (SELECT e.position FROM events AS e WHERE {where.sql} "
-            "ORDER BY e.position LIMIT ?) AS step",
-            *where.parameters,
-            _FAN_OUT,
-        )
-        found: int | None = newest
-        return found
 
     def _fan_out(self, request: ClaimRequest) -> None:
-        newest = self._newest(request.handler_id, request.types)
-        if newest is None:
+        """Turn new events into open claims: each of them once, in one statement."""
+        if not self._has_new(request.handler_id, request.types):
             return
-        where = self._new_events(request.handler_id, request.types)
+        unknown = self._unregistered(request.handler_id, request.types)
+        self._register_types(request.handler_id, unknown, request.now)
+        new = self._new_events(request.handler_id, request.types)
         self._connection.execute(
-            "INSERT INTO event_claims (event_id, handler_id, namespace, position, priority, "
+            "INSERT INTO event_claims (event_id, handler_id, namespace, type, position, priority, "
             "session_id, token, claimed_at, lease_until, available_at) "
-            "SELECT e.id, ?, e.namespace, e.position, e.priority, '', '', '', '', e.created_at "
-            f"FROM events AS e WHERE {where.sql} AND e.position <= ? "
-            "ON CONFLICT (event_id, handler_id) DO NOTHING",
-            (request.handler_id, *where.parameters, newest),
+            "SELECT e.id, h.handler_id, e.namespace, e.type, e.position, e.priority, "
+            f"'', '', '', '', '' {new.sql} ON CONFLICT (event_id, handler_id) DO NOTHING",
+            new.parameters,
         )
+        among = self._among("type", request.types)
         self._connection.execute(
-            "UPDATE event_handlers SET position = ? WHERE namespace = ? AND handler_id = ?",
-            (newest, self._namespace, request.handler_id),
+            "UPDATE event_handlers SET position = COALESCE((SELECT MAX(e.position) "
+            "FROM events AS e WHERE e.namespace = event_handlers.namespace "
+            "AND e.type = event_handlers.type), position) "
+            f"WHERE namespace = ? AND handler_id = ? AND {among.sql}",
+            (self._namespace, request.handler_id, *among.parameters),
         )
 
     def claim(self, request: ClaimRequest) -> list[Claim]:
+        if not request.types:
+            return []
         self._fan_out(request)
         claims: list[Claim] = []
         while len(claims) < request.limit:
@@ -227,16 +269,18 @@ class SQLEvents:
 
     def _due(self, request: ClaimRequest, limit: int) -> list[Any]:
         columns = ", ".join(f"e.{name}" for name in EventRecord._fields)
+        among = self._among("type", request.types)
         return self._rows(
             f"SELECT c.token, c.attempts, c.generation, c.session_id, {columns} "
             "FROM (SELECT event_id, token, attempts, generation, session_id, priority, position "
             f"FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} "
-            "ORDER BY priority DESC, position LIMIT ?) AS c "
+            f"AND {among.sql} ORDER BY priority DESC, position LIMIT ?) AS c "
             "JOIN events AS e ON e.id = c.event_id ORDER BY c.priority DESC, c.position",
             self._namespace,
             request.handler_id,
             request.now,
             request.now,
+            *among.parameters,
             limit,
         )
 
@@ -282,7 +326,7 @@ class SQLEvents:
         return claims, dead
 
     def _held(self, claim: Claim, now: str) -> tuple[Any, ...]:
-        return (claim.event.id, claim.handler_id, claim.token, now)
+        return (claim.event.id, claim.handler_id, self._namespace, claim.token, now)
 
     def holds(self, claim: Claim, now: str) -> bool:
         return bool(
