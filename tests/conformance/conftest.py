@@ -37,6 +37,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = [b for b in _backends(metafunc.config) if b.shared or not several]
         if "engine" in metafunc.fixturenames:
             chosen = [b for b in chosen if b.capabilities.query_engine]
+        for mark in metafunc.definition.iter_markers("needs"):
+            chosen = [b for b in chosen if b.can(mark.args[0])]
         metafunc.parametrize("backend", chosen, ids=[b.name for b in chosen])
 
 

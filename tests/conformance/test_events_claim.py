@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.backends import Backend
 from support.events import Bus, at, event, ids, opened, state
 
 
@@ -114,9 +113,8 @@ def test_threads_never_share_a_claim(bus: Bus):
     assert sorted(seen) == sorted(f"e{n}" for n in range(60))
 
 
-def test_two_stores_on_one_uri_share_the_claims(bus: Bus, uri: str, backend: Backend):
-    if not backend.shared:
-        pytest.skip("each has a store of its own")
+@pytest.mark.needs("shared")
+def test_two_stores_on_one_uri_share_the_claims(bus: Bus, uri: str):
     with opened(uri) as other:
         bus.add(event("e1"), event("e2"))
         (claim,) = other.claim(limit=1, session="elsewhere")

@@ -200,9 +200,8 @@ def test_a_transaction_sees_what_it_wrote(bus: Bus):
     assert not bus.is_due("h", ["a"], at(100))
 
 
+@pytest.mark.needs("concurrent_reads")
 def test_an_open_snapshot_does_not_change(bus: Bus):
-    if not bus.store.capabilities.concurrent_reads:
-        pytest.skip("nobody writes while a snapshot is open")
     bus.add(event("e1"))
     with bus.store.read(bus.name) as snapshot:
         assert ids(snapshot.events.latest(10)) == ["e1"]
@@ -214,9 +213,8 @@ def test_an_open_snapshot_does_not_change(bus: Bus):
     assert ids(bus.latest(10)) == ["e2", "e1"]
 
 
+@pytest.mark.needs("durable")
 def test_what_was_written_survives_reopening(bus: Bus, uri: str):
-    if not bus.store.capabilities.durable:
-        pytest.skip("nothing survives")
     bus.add(event("e1", dedupe_key="k"), event("e2"), event("e3"))
     done, claim = bus.claim(limit=2)
     bus.ack([done], at(1))

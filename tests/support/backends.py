@@ -27,6 +27,10 @@ class Backend:
     shared: bool = True
     """Whether several sessions that open one URI see the same store."""
 
+    def can(self, what: str) -> bool:
+        """Whether a store of this kind can do something: a capability, or ``shared``."""
+        return self.shared if what == "shared" else bool(getattr(self.capabilities, what))
+
     @cached_property
     def capabilities(self) -> Capabilities:
         """What a store of this kind says that it can do."""

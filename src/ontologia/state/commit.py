@@ -13,7 +13,6 @@ from ontologia.clock import Clock
 from ontologia.errors import (
     BatchSizeExceededError,
     Failure,
-    LeaseExpiredError,
     SchemaError,
     ValidationError,
 )
@@ -24,7 +23,7 @@ from ontologia.model.event import Event, event_payload
 from ontologia.model.spec import TypeSpec
 from ontologia.state.schema import Types
 from ontologia.storage.base import Addition, Replacement, Store, Transaction, TypeId
-from ontologia.storage.events import Claim, EventRecord
+from ontologia.storage.events import EventRecord
 
 
 @dataclass
@@ -94,11 +93,10 @@ class UnitOfWork:
 
 
 class Outgoing(NamedTuple):
-    """An event to enqueue: its payload, and the key by which it exists once."""
+    """An event to enqueue, with its payload."""
 
     event: Event
     payload: str
-    dedupe_key: str | None = None
 
 
 def outgoing(event: object) -> list[Outgoing]:
@@ -149,52 +147,30 @@ class Committer:
         self._store, self._namespace, self._types = store, namespace, types
         self._session_id, self._clock, self._max_batch_size = session_id, clock, max_batch_size
 
-    def commit(
-        self,
-        unit: UnitOfWork,
-        outgoing: Sequence[Outgoing],
-        *,
-        claim: Claim | None = None,
-        ack: bool = False,
-    ) -> int | None:
-        """Write the difference and the events; the commit id, None if no state changed.
-
-        Under a claim, only while it holds its lease; ``ack`` finishes the claim as well.
-        """
+    def commit(self, unit: UnitOfWork, outgoing: Sequence[Outgoing]) -> int | None:
+        """Write the difference and the events; the commit id, None if no state changed."""
         size = len(unit)
         if size > self._max_batch_size:
             raise BatchSizeExceededError(size, self._max_batch_size)
-        if not size and not outgoing and not ack:
+        if not size and not outgoing:
             unit.clear()
             return None
         now = datetime_text(self._clock.now())
         records: list[EventRecord] = []
         with self._store.write(self._namespace) as tx:
-            if claim is not None and not tx.events.holds(claim, now):
-                raise LeaseExpiredError(claim.event.id, claim.handler_id)
             commit_id = self._reconcile(tx, unit, now)
             if outgoing:
-                records = [self.record(o, now, claim, commit_id) for o in outgoing]
+                records = [self._record(o, now, commit_id) for o in outgoing]
                 tx.events.enqueue(records)
-            if claim is not None and ack:
-                tx.events.ack([claim], now)
         unit.clear()
-        self.fill_in(outgoing, records)
-        return commit_id
-
-    def fill_in(self, outgoing: Sequence[Outgoing], records: Sequence[EventRecord]) -> None:
-        """Tell event objects what the store knows of them."""
-        for (event, _, _), record in zip(outgoing, records, strict=True):
+        for (event, _), record in zip(outgoing, records, strict=True):
             event.id, event.created_at = record.id, record.created_at
             event.root_event_id, event.chain_depth = record.root_event_id, record.chain_depth
             event.causation_id = record.causation_id
+        return commit_id
 
-    def record(
-        self, outgoing: Outgoing, now: str, claim: Claim | None, commit_id: int | None
-    ) -> EventRecord:
-        """An event as it will be stored; its lineage goes on from the claimed event."""
+    def _record(self, outgoing: Outgoing, now: str, commit_id: int | None) -> EventRecord:
         event_id = str(uuid7())
-        cause = None if claim is None else claim.event
         return EventRecord(
             event_id,
             self._namespace,
@@ -202,11 +178,10 @@ class Committer:
             outgoing.payload,
             now,
             outgoing.event.priority,
-            event_id if cause is None else cause.root_event_id,
-            0 if cause is None else cause.chain_depth + 1,
-            None if cause is None else cause.id,
+            event_id,
+            0,
+            None,
             commit_id,
-            outgoing.dedupe_key,
         )
 
     def _reconcile(self, tx: Transaction, unit: UnitOfWork, now: str) -> int | None:
