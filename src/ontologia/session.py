@@ -19,10 +19,11 @@ from ontologia.errors import (
 )
 from ontologia.model import Entity, Event, Relation
 from ontologia.model.canonical import datetime_text, text
+from ontologia.query.binding import check_number
 from ontologia.query.builder import Query
 from ontologia.state.commit import Committer, UnitOfWork, outgoing
 from ontologia.state.events import StoredEvent
-from ontologia.state.history import Commit, Diff, History, check_number
+from ontologia.state.history import Commit, Diff, History
 from ontologia.state.migration import (
     DropPreview,
     MigrationPreview,

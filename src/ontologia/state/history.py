@@ -10,6 +10,7 @@ from ontologia.errors import CommitNotFoundError, QueryError
 from ontologia.model.canonical import dumps, loads
 from ontologia.model.codec import Row
 from ontologia.model.spec import TypeSpec
+from ontologia.query.binding import check_number
 from ontologia.query.plan import Window
 from ontologia.state.reading import Reader, View
 from ontologia.state.schema import Types
@@ -171,16 +172,6 @@ class History:
             row[: spec.key_size]: {n: o.__dict__[n] for n in names}
             for row, o in zip(found, spec.codec.load_rows(found), strict=True)
         }
-
-
-def check_number(name: str, value: object) -> None:
-    """Refuse what is not a whole number, 0 or more; raises QueryError."""
-    if type(value) is not int or not 0 <= value < 2**63:
-        raise QueryError(
-            f"{name} is {value!r}.",
-            why="it must be a whole number, 0 or more.",
-            fix="pass such a number.",
-        )
 
 
 def _commit(record: CommitRecord) -> Commit:
