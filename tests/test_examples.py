@@ -26,7 +26,64 @@ ORDERS = """\
   chair: 194.00
 """
 
-TOLD = {"orders.py": ORDERS}
+BUS_SIGNUP = """\
+  mail to ada@example.com: welcome!
+  mail to bo@example.com: welcome!
+  ada has had a mail
+mails sent: 2
+"""
+
+BUS_CHAIN = """\
+  o1: 99.90 charged
+  o1: packed
+  o1: on its way, 2 hops from the order
+  0 order.placed
+  1 payment.completed
+  2 order.fulfilled
+"""
+
+BUS_SCHEDULE = """\
+  11 Feb 09:00: 2 archived
+  12 Feb 02:00: 0 archived
+  13 Feb 02:00: 1 archived
+  14 Feb 02:00: 1 archived
+events: 4, one by hand and one for each night
+"""
+
+BUS_IMPORT = """\
+The first attempt:
+  failed: Unplugged at row 1500
+  stored: 1000
+The second attempt:
+  up to row 1000: commit None
+  up to row 2000: commit 2
+  the rest: commit 3
+  stored: 2500
+"""
+
+BUS_WORKSPACE = """\
+commit 1: a user and an event
+the handler ran: True
+Workspace(user_id='u1', title='Workspace of ada@example.com')
+the worker has stopped
+"""
+
+BUS_NAMESPACES = """\
+orders: 3 events stored
+payments: 2 events stored
+handled as orders: [1, 2, 3]
+handled as payments: [10, 20]
+"""
+
+TOLD = {
+    "orders.py": ORDERS,
+    "bus_signup.py": BUS_SIGNUP,
+    "bus_chain.py": BUS_CHAIN,
+    "bus_schedule.py": BUS_SCHEDULE,
+    "bus_import.py": BUS_IMPORT,
+    "bus_workspace.py": BUS_WORKSPACE,
+    "bus_namespaces.py": BUS_NAMESPACES,
+}
 
 
 def run(name: str, directory: Path) -> list[str]:

@@ -1,8 +1,14 @@
 """One commit: typed state with full history, and events, atomically."""
 
+from ontologia.bus.context import HandlerContext
+from ontologia.bus.deadletter import EventDeadLetter
+from ontologia.bus.handlers import on_event
+from ontologia.bus.hooks import EventHooks
+from ontologia.bus.schedules import Schedule
 from ontologia.config import OntologiaConfig
 from ontologia.errors import (
     BatchSizeExceededError,
+    BusError,
     CommitError,
     CommitNotFoundError,
     ConfigError,
@@ -10,8 +16,13 @@ from ontologia.errors import (
     DatastoreReadOnlyError,
     DatastoreURIError,
     EndpointMissingError,
+    EventLoopLimitError,
+    EventNotFoundError,
     FilterTruthError,
+    FinalCommitError,
+    HandlerError,
     InvalidDatastoreError,
+    LeaseExpiredError,
     LockContentionError,
     MigrationError,
     MigrationTokenError,
@@ -20,6 +31,7 @@ from ontologia.errors import (
     ModelDefinitionError,
     OntologiaError,
     QueryError,
+    ScheduleError,
     SchemaError,
     SchemaOutdatedError,
     SessionClosedError,
@@ -41,6 +53,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchSizeExceededError",
+    "BusError",
     "Change",
     "Commit",
     "CommitError",
@@ -53,9 +66,17 @@ __all__ = [
     "EndpointMissingError",
     "Entity",
     "Event",
+    "EventDeadLetter",
+    "EventHooks",
+    "EventLoopLimitError",
+    "EventNotFoundError",
     "Field",
     "FilterTruthError",
+    "FinalCommitError",
+    "HandlerContext",
+    "HandlerError",
     "InvalidDatastoreError",
+    "LeaseExpiredError",
     "LockContentionError",
     "MigrationError",
     "MigrationTokenError",
@@ -67,6 +88,8 @@ __all__ = [
     "Path",
     "QueryError",
     "Relation",
+    "Schedule",
+    "ScheduleError",
     "SchemaError",
     "SchemaOutdatedError",
     "Session",
@@ -83,6 +106,7 @@ __all__ = [
     "fields_of",
     "left",
     "load_upgraders",
+    "on_event",
     "right",
     "upgrader",
 ]

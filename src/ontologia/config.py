@@ -44,6 +44,12 @@ class OntologiaConfig:
     event_retention_ms: int = 604_800_000
     """How long handled events are kept."""
 
+    dead_letter_retention_ms: int = 2_592_000_000
+    """How long the records of dead letters are kept."""
+
+    session_retention_ms: int = 604_800_000
+    """How long sessions that ended or fell silent are listed."""
+
     session_heartbeat_interval_ms: int = 5_000
     """How often a running session reports that it is alive."""
 

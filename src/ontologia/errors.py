@@ -20,6 +20,13 @@ is wrong, why, and how to fix it. Driver errors stay reachable as ``__cause__``.
     │   ├── MissingUpgraderError    no way from a stored version to the next
     │   ├── MigrationError          an upgrader failed, or produced bad data
     │   └── TypeInUseError          a type that relations still depend on
+    ├── BusError
+    │   ├── HandlerError            a handler that cannot be registered
+    │   ├── ScheduleError           a schedule that makes no sense
+    │   ├── LeaseExpiredError       the claim on an event is no longer held
+    │   ├── EventLoopLimitError     a chain of events longer than allowed
+    │   ├── FinalCommitError        a commit after the final one
+    │   └── EventNotFoundError      no such event in this namespace
     ├── EndpointMissingError        a relation points at an entity that is not there
     ├── StorageError
     │   ├── DatastoreURIError       a URI that names no known backend
@@ -248,6 +255,72 @@ class TypeInUseError(SchemaError):
         super().__init__(
             f"{type_name!r} cannot be dropped while there are relations of type {names}.",
             fix="drop those relation types first.",
+        )
+
+
+class BusError(OntologiaError):
+    """Something about events and their handlers."""
+
+    code = "bus"
+
+
+class HandlerError(BusError, TypeError):
+    """A function that cannot be registered as a handler."""
+
+    code = "handler"
+
+
+class ScheduleError(BusError, ValueError):
+    """A schedule that makes no sense."""
+
+    code = "schedule"
+
+
+class LeaseExpiredError(BusError, RuntimeError):
+    """The claim on an event is no longer held; somebody else may work on it."""
+
+    code = "lease_expired"
+
+    def __init__(self, event_id: str, handler_id: str) -> None:
+        self.event_id, self.handler_id = event_id, handler_id
+        super().__init__(
+            f"the claim of {handler_id!r} on event {event_id!r} is no longer held.",
+            why="the handler took longer than its lease; the event is handled again elsewhere.",
+            fix="raise event_claim_lease_ms or lease_ms, or set renew_lease=True.",
+        )
+
+
+class EventLoopLimitError(BusError, RuntimeError):
+    """A chain of events became longer than max_event_chain_depth."""
+
+    code = "event_loop_limit"
+
+    def __init__(self, depth: int, limit: int, root_event_id: str) -> None:
+        self.depth, self.limit, self.root_event_id = depth, limit, root_event_id
+        super().__init__(
+            f"an event would be {depth} hops from its root {root_event_id!r}, "
+            f"at most {limit} are allowed.",
+            why="handlers that emit each other's events would go on for ever.",
+            fix="break the circle, or raise max_event_chain_depth.",
+        )
+
+
+class FinalCommitError(BusError, RuntimeError):
+    """Something was committed or emitted after the final commit of a handler."""
+
+    code = "final_commit"
+
+
+class EventNotFoundError(BusError, LookupError):
+    """There is no such event in this namespace."""
+
+    code = "event_not_found"
+
+    def __init__(self, event_id: str, namespace: str) -> None:
+        self.event_id, self.namespace = event_id, namespace
+        super().__init__(
+            f"there is no such event {event_id!r} in namespace {namespace!r}.",
+            fix="session.events.list() shows the newest; old ones may have been cleaned up.",
         )
 
 

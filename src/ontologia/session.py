@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike, fspath
+from collections.abc import Callable, Iterable, Sequence
+from os import PathLike, fspath, getpid
+from socket import gethostname
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from uuid_utils.compat import uuid7
 
+from ontologia.bus.admin import Events, Stats
+from ontologia.bus.context import Ambient
+from ontologia.bus.handlers import collect
+from ontologia.bus.hooks import EventHooks
+from ontologia.bus.loop import Loop
+from ontologia.bus.runtime import Runtime
+from ontologia.bus.scheduler import Scheduler
+from ontologia.bus.schedules import Schedule
 from ontologia.clock import Clock, SystemClock
 from ontologia.config import OntologiaConfig
 from ontologia.errors import (
@@ -19,7 +28,6 @@ from ontologia.errors import (
 )
 from ontologia.model import Entity, Event, Relation
 from ontologia.model.canonical import datetime_text, text
-from ontologia.query.binding import check_number
 from ontologia.query.builder import Query
 from ontologia.state.commit import Committer, UnitOfWork, outgoing
 from ontologia.state.events import StoredEvent
@@ -36,6 +44,7 @@ from ontologia.state.schema import Types
 from ontologia.state.upgrades import Upgraders
 from ontologia.state.verify import VerifyReport, verify
 from ontologia.storage.base import Capabilities
+from ontologia.storage.events import SessionRecord
 from ontologia.storage.uri import open_store
 
 Stateful = Entity | Relation[Any, Any]
@@ -83,6 +92,8 @@ class Session:
         for cls in _classes("relation_types", relation_types, Relation):
             self._types.add(cls)
         self._closed = False
+        self._loops: list[Loop] = []
+        self._ambient = Ambient()
         self._local = threading.local()
         self._units: list[tuple[threading.Thread, UnitOfWork]] = []
         self._units_lock = threading.Lock()
@@ -113,6 +124,8 @@ class Session:
     def _unit(self) -> UnitOfWork:
         if self._closed:
             raise SessionClosedError
+        if self._ambient.context is not None:
+            return self._ambient.context.unit  # inside a handler, its unit of work
         unit: UnitOfWork | None = getattr(self._local, "unit", None)
         if unit is None:
             unit = self._local.unit = UnitOfWork()
@@ -123,6 +136,8 @@ class Session:
     def _adopt(self, *, everything: bool = False) -> UnitOfWork:
         """This thread's unit, with what threads that have ended left behind."""
         unit = self._unit()
+        if self._ambient.context is not None:
+            return unit
         with self._units_lock:
             for entry in list(self._units):
                 thread, other = entry
@@ -134,12 +149,7 @@ class Session:
 
     def ensure(self, obj: Stateful | Iterable[Stateful]) -> None:
         """Queue what should be true, as it is now; the next commit writes what differs."""
-        if isinstance(obj, Entity | Relation):
-            self._unit().add(self._types, (obj,))
-        elif isinstance(obj, Iterable) and not isinstance(obj, str | bytes | type | Mapping):
-            self._unit().add(self._types, obj)
-        else:
-            self._unit().add(self._types, (obj,))  # raises, and says what to pass
+        self._unit().add(self._types, obj)
 
     def add_commit_meta(self, key: str, value: str) -> None:
         """Attach metadata to the next commit."""
@@ -158,8 +168,10 @@ class Session:
         """Write what differs, and the events, in one transaction.
 
         Returns the commit id, or None if no state changed. On failure nothing is written and
-        everything stays queued.
+        everything stays queued. Inside a handler it is the commit of its context.
         """
+        if self._ambient.context is not None:
+            return self._ambient.context.commit(event=event)
         return self._committer.commit(self._adopt(), outgoing(event))
 
     # Reading
@@ -194,9 +206,74 @@ class Session:
 
     def list_events(self, limit: int = 10) -> list[StoredEvent]:
         """The newest events of this namespace first."""
-        check_number("limit", limit)
-        with self._reader.view() as view:
-            return [StoredEvent.from_record(r) for r in view.snapshot.events.latest(limit)]
+        return self.events.list(limit)
+
+    # Events
+
+    def run(
+        self,
+        handlers: Iterable[Callable[..., Any]],
+        *,
+        schedules: Iterable[Schedule] | None = None,
+        max_iterations: int | None = None,
+        until_idle: bool = False,
+        concurrency: int = 1,
+        hooks: EventHooks | None = None,
+    ) -> None:
+        """Deliver events to handlers, until stopped.
+
+        ``until_idle`` returns when nothing is due, ``max_iterations`` after so many rounds.
+        ``concurrency`` handlers run at a time. SIGINT and SIGTERM stop it like :meth:`stop`.
+        """
+        if self._closed:
+            raise SessionClosedError
+        if type(concurrency) is not int or concurrency < 1:
+            raise ConfigError(f"concurrency is {concurrency!r}.", fix="pass 1 or more.")
+        found = collect(handlers)
+        runtime = Runtime(
+            self,
+            self._store,
+            self._committer,
+            self._types,
+            self._clock,
+            self.config,
+            EventHooks() if hooks is None else hooks,
+            self._ambient,
+        )
+        now = datetime_text(self._clock.now())
+        metadata = {"hostname": gethostname(), "pid": getpid(), **self.instance_metadata}
+        record = SessionRecord(self.session_id, self.namespace, now, now, metadata, None)
+        scheduler = Scheduler(self._store, self.namespace, self._clock, list(schedules or ()))
+        loop = Loop(
+            runtime,
+            self._store,
+            self.namespace,
+            record,
+            self._clock,
+            self.config,
+            found,
+            scheduler,
+            concurrency,
+        )
+        self._loops.append(loop)
+        try:
+            loop.run(max_iterations, until_idle)
+        finally:
+            self._loops.remove(loop)
+
+    @property
+    def events(self) -> Events:
+        """The events of this namespace: looking at them, and handing them out again."""
+        return Events(self._store, self._reader, self.namespace, self._clock, self.config)
+
+    def stats(self) -> Stats:
+        """How much waits, is worked on and was given up, by handler and type."""
+        return self.events.stats()
+
+    def stop(self) -> None:
+        """End every run of this session: what runs is finished, the rest handed back."""
+        for loop in list(self._loops):
+            loop.stop()
 
     # Schema
 
@@ -257,6 +334,10 @@ class Session:
     def close(self) -> None:
         """Release the datastore; what is queued is forgotten. Idempotent."""
         if not self._closed:
+            self.stop()
+            if self._ambient.context is None:
+                for loop in list(self._loops):
+                    loop.join()
             self._closed = self._reader.closed = True
             self._store.close()
 

@@ -132,7 +132,7 @@ def test_a_rollback_undoes_everything(bus: Bus):
     with bus.undone() as tx:
         tx.events.enqueue([event("e6", dedupe_key="k")])
         tx.events.register_handler("late", "now", at(6))
-        assert ids(tx.events.claim(request(now=at(6)))) == ["e5", "e6"]
+        assert ids(tx.events.claim(request(now=at(6))).taken) == ["e5", "e6"]
         assert tx.events.ack(live[:1], at(6)) == [True]
         assert tx.events.release(live[1], now=at(6), error="no", available_at=at(7), dead=False)
         assert tx.events.release(live[2], now=at(6), error="no", available_at=at(7), dead=True)
@@ -148,7 +148,7 @@ def test_a_rollback_undoes_everything(bus: Bus):
 def test_a_claim_that_was_rolled_back_holds_nothing(bus: Bus):
     bus.add(event("e1"))
     with bus.undone() as tx:
-        (claim,) = tx.events.claim(request())
+        (claim,) = tx.events.claim(request()).taken
     assert not bus.holds(claim, at(1))
     assert bus.ack([claim], at(1)) == [False]
     (again,) = bus.claim(now=at(1))
@@ -192,8 +192,8 @@ def test_a_transaction_sees_what_it_wrote(bus: Bus):
         assert tx.events.enqueue([event("e1", dedupe_key="k")]) == [True]
         assert tx.events.enqueue([event("e2", dedupe_key="k")]) == [False]
         assert tx.events.is_due("h", ["a"], at(0))
-        (claim,) = tx.events.claim(request())
-        assert tx.events.claim(request()) == []
+        (claim,) = tx.events.claim(request()).taken
+        assert tx.events.claim(request()).taken == []
         assert tx.events.holds(claim, at(1))
         assert tx.events.ack([claim], at(1)) == [True]
         assert tx.events.claims("e1")[0].ack_at == at(1)

@@ -245,7 +245,7 @@ class Claims(RuleBasedStateMachine):
                     handler, now=at(self.now), until=at(self.now + 5), types=TYPES[handler]
                 )
                 tx.events.enqueue([event("undone", dedupe_key="k2")])
-                tx.events.ack(tx.events.claim(wanted)[::2], at(self.now))
+                tx.events.ack(tx.events.claim(wanted).taken[::2], at(self.now))
 
     def _tickets(self, picks: list[int]) -> list[int]:
         """Some of the newest tickets, or the oldest if there are few."""

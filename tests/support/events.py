@@ -81,7 +81,7 @@ class Bus:
     def claim(self, handler: str = "h", **options: Any) -> list[Claim]:
         """Claim for a handler; see ``request`` for the options."""
         with self.store.write(self.name) as transaction:
-            return transaction.events.claim(request(handler, **options))
+            return transaction.events.claim(request(handler, **options)).taken
 
     @contextmanager
     def undone(self) -> Iterator[Transaction]:

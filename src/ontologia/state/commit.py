@@ -13,6 +13,7 @@ from ontologia.clock import Clock
 from ontologia.errors import (
     BatchSizeExceededError,
     Failure,
+    LeaseExpiredError,
     SchemaError,
     ValidationError,
 )
@@ -23,7 +24,7 @@ from ontologia.model.event import Event, event_payload
 from ontologia.model.spec import TypeSpec
 from ontologia.state.schema import Types
 from ontologia.storage.base import Addition, Replacement, Store, Transaction, TypeId
-from ontologia.storage.events import EventRecord
+from ontologia.storage.events import Claim, EventRecord
 
 
 @dataclass
@@ -41,8 +42,10 @@ class UnitOfWork:
         self.rows.clear()
         self.metadata.clear()
 
-    def add(self, types: Types, objects: Iterable[Any]) -> None:
-        """Queue objects as they are now; all of them, or none if one is not storable."""
+    def add(self, types: Types, obj: Any) -> None:
+        """Queue an object or several, as they are now; none of them if one is not storable."""
+        several = isinstance(obj, Iterable) and not isinstance(obj, str | bytes | type | Mapping)
+        objects: Iterable[Any] = obj if several else (obj,)
         fresh: dict[TypeSpec, dict[Row, Row]] = {}
         for cls, group in groupby(objects, type):
             if not issubclass(cls, Entity | Relation):
@@ -93,10 +96,11 @@ class UnitOfWork:
 
 
 class Outgoing(NamedTuple):
-    """An event to enqueue, with its payload."""
+    """An event to enqueue: its payload, and the key by which it exists once."""
 
     event: Event
     payload: str
+    dedupe_key: str | None = None
 
 
 def outgoing(event: object) -> list[Outgoing]:
@@ -147,30 +151,67 @@ class Committer:
         self._store, self._namespace, self._types = store, namespace, types
         self._session_id, self._clock, self._max_batch_size = session_id, clock, max_batch_size
 
-    def commit(self, unit: UnitOfWork, outgoing: Sequence[Outgoing]) -> int | None:
-        """Write the difference and the events; the commit id, None if no state changed."""
+    def commit(
+        self,
+        unit: UnitOfWork,
+        outgoing: Sequence[Outgoing],
+        *,
+        claim: Claim | None = None,
+        ack: bool = False,
+    ) -> int | None:
+        """Write the difference and the events; the commit id, None if no state changed.
+
+        Under a claim, only while it holds its lease; ``ack`` finishes the claim as well.
+        """
         size = len(unit)
         if size > self._max_batch_size:
             raise BatchSizeExceededError(size, self._max_batch_size)
-        if not size and not outgoing:
+        if not size and not outgoing and not ack:
+            self._check(claim)
             unit.clear()
             return None
         now = datetime_text(self._clock.now())
         records: list[EventRecord] = []
+        new: list[bool] = []
         with self._store.write(self._namespace) as tx:
+            if claim is not None:
+                held = tx.events.ack([claim], now)[0] if ack else tx.events.holds(claim, now)
+                if not held:
+                    raise LeaseExpiredError(claim.event.id, claim.handler_id)
             commit_id = self._reconcile(tx, unit, now)
             if outgoing:
-                records = [self._record(o, now, commit_id) for o in outgoing]
-                tx.events.enqueue(records)
+                records = [self.record(o, now, claim, commit_id) for o in outgoing]
+                new = tx.events.enqueue(records)
         unit.clear()
-        for (event, _), record in zip(outgoing, records, strict=True):
+        self.fill_in(outgoing, records, new)
+        if records:
+            self._store.signal.notify()
+        return commit_id
+
+    def _check(self, claim: Claim | None) -> None:
+        """A commit of nothing, too, tells a handler that its lease ran out."""
+        if claim is not None:
+            with self._store.read(self._namespace) as snapshot:
+                if not snapshot.events.holds(claim, datetime_text(self._clock.now())):
+                    raise LeaseExpiredError(claim.event.id, claim.handler_id)
+
+    def fill_in(
+        self, outgoing: Sequence[Outgoing], records: Sequence[EventRecord], new: Sequence[bool]
+    ) -> None:
+        """Tell event objects what the store knows of them, unless they were there already."""
+        for (event, _, _), record, is_new in zip(outgoing, records, new, strict=True):
+            if not is_new:
+                continue
             event.id, event.created_at = record.id, record.created_at
             event.root_event_id, event.chain_depth = record.root_event_id, record.chain_depth
             event.causation_id = record.causation_id
-        return commit_id
 
-    def _record(self, outgoing: Outgoing, now: str, commit_id: int | None) -> EventRecord:
+    def record(
+        self, outgoing: Outgoing, now: str, claim: Claim | None, commit_id: int | None
+    ) -> EventRecord:
+        """An event as it will be stored; its lineage goes on from the claimed event."""
         event_id = str(uuid7())
+        cause = None if claim is None else claim.event
         return EventRecord(
             event_id,
             self._namespace,
@@ -178,10 +219,11 @@ class Committer:
             outgoing.payload,
             now,
             outgoing.event.priority,
-            event_id,
-            0,
-            None,
+            event_id if cause is None else cause.root_event_id,
+            0 if cause is None else cause.chain_depth + 1,
+            None if cause is None else cause.id,
             commit_id,
+            outgoing.dedupe_key,
         )
 
     def _reconcile(self, tx: Transaction, unit: UnitOfWork, now: str) -> int | None:

@@ -24,6 +24,7 @@ from ontologia.model.codec import Row
 from ontologia.model.spec import Kind, TypeSpec
 from ontologia.query.plan import Grouping, Selection, Window
 from ontologia.storage.events import EventReader, EventWriter
+from ontologia.storage.watch import Signal, Watch
 
 TypeId = tuple[Kind, str]
 """What the registry knows a type by: its kind and its name."""
@@ -260,6 +261,15 @@ class Store(Protocol):
     """A datastore."""
 
     capabilities: Capabilities
+
+    @property
+    def signal(self) -> Signal:
+        """Tells this process of changes that somebody may wait for."""
+        ...
+
+    def watch(self) -> Watch:
+        """A way to wait for changes, also those of other processes."""
+        ...
 
     def read(self, namespace: str) -> AbstractContextManager[Snapshot]:
         """Open a snapshot."""

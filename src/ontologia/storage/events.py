@@ -17,6 +17,8 @@ Promises that every backend keeps:
 * **Ordered**: positions only grow. Claims come by priority, highest first, then by position.
 * **Fenced**: acknowledging, releasing, renewing or handing back a claim works only while that very
   claim, known by its token, holds its lease.
+* **In order where asked**: of the events with the same order key, a handler gets only the first
+  that is not finished, by position.
 * **At least once**: an event stays with a handler until it is acknowledged or dead. A claim whose
   lease ran out counts as a failed attempt when the event is claimed again.
 * **Bounded**: what was acknowledged is never looked at again.
@@ -24,7 +26,7 @@ Promises that every backend keeps:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -79,6 +81,16 @@ class ClaimRequest:
     now: str
     lease_until: str
     max_attempts: int
+    order_keys: Mapping[str, str | None] | None = None
+    """For a handler that keeps order: the new events that were looked at, and their keys."""
+
+
+class Claims(NamedTuple):
+    """What a claim found."""
+
+    taken: list[Claim]
+    dead: list[EventRecord]
+    """What was given up instead, as its lease ran out too often."""
 
 
 class ClaimRecord(NamedTuple):
@@ -113,6 +125,19 @@ class DeadLetter(NamedTuple):
     session_id: str
 
 
+class Backlog(NamedTuple):
+    """How much a handler has before it, of one type."""
+
+    handler_id: str
+    type: str
+    pending: int
+    """Neither claimed nor finished, those not handed out yet included."""
+
+    claimed: int
+    dead: int
+    oldest_pending: str | None
+
+
 class SessionRecord(NamedTuple):
     """A session that works, or worked, on a namespace."""
 
@@ -139,6 +164,10 @@ class EventReader(Protocol):
         """All events that go back to one, oldest first."""
         ...
 
+    def last_tick(self, schedule: str) -> str | None:
+        """The last tick of a schedule, or when it was first seen; None if it never was."""
+        ...
+
     def claims(self, event_id: str) -> list[ClaimRecord]:
         """Where an event stands with each handler that it was handed to."""
         ...
@@ -151,8 +180,31 @@ class EventReader(Protocol):
         """The sessions of the namespace, newest first."""
         ...
 
+    def backlog(self, now: str) -> list[Backlog]:
+        """What every known handler has before it, by handler and type."""
+        ...
+
     def is_due(self, handler_id: str, types: Sequence[str], now: str) -> bool:
-        """Whether a claim of this handler would find something."""
+        """Whether a claim of this handler may find something."""
+        ...
+
+    def holds(self, claim: Claim, now: str) -> bool:
+        """Whether a claim still holds its lease."""
+        ...
+
+    def unseen(self, handler_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
+        """The first events that were not handed to a handler yet, oldest first."""
+        ...
+
+    def matching(
+        self,
+        *,
+        type: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        root_event_id: str | None = None,
+    ) -> list[EventRecord]:
+        """The events with all of these properties, oldest first; times are [since, until)."""
         ...
 
 
@@ -164,20 +216,24 @@ class EventWriter(EventReader, Protocol):
         ...
 
     def register_handler(
-        self, handler_id: str, start: Literal["retained", "now"], now: str
+        self,
+        handler_id: str,
+        start: Literal["retained", "now"],
+        now: str,
+        types: Sequence[str] = (),
     ) -> None:
-        """Make a handler known; where it starts, for whatever types, is decided only once.
+        """Make a handler of some types known; where it starts is decided only once.
 
         A handler that claims without being registered starts with the retained events.
         """
         ...
 
-    def claim(self, request: ClaimRequest) -> list[Claim]:
-        """Take what is due; what has failed too often becomes a dead letter instead."""
+    def forget_handler(self, handler_id: str) -> bool:
+        """Remove a handler and what it has yet to do; False if it is not known."""
         ...
 
-    def holds(self, claim: Claim, now: str) -> bool:
-        """Whether a claim still holds its lease."""
+    def claim(self, request: ClaimRequest) -> Claims:
+        """Take what is due; what has failed too often becomes a dead letter instead."""
         ...
 
     def ack(self, claims: Sequence[Claim], now: str) -> list[bool]:
@@ -194,6 +250,43 @@ class EventWriter(EventReader, Protocol):
 
     def hand_back(self, claims: Sequence[Claim], now: str) -> None:
         """Return claims that were not started; no attempt is used up."""
+        ...
+
+    def redeliver(
+        self,
+        *,
+        event_ids: Sequence[str] | None = None,
+        handler_id: str | None = None,
+        only_dead: bool = False,
+    ) -> int:
+        """Hand finished events out again, as a new generation; the number of deliveries.
+
+        All events or some, to all handlers that finished them or to one, or only where they
+        were given up.
+        """
+        ...
+
+    def rewind(self, handler_id: str) -> None:
+        """Let a handler start with the retained events that it was never handed."""
+        ...
+
+    def cleanup(self, before: str, *, force: bool, limit: int) -> int:
+        """Remove some events created before a time, with their claims; the number of events.
+
+        Events that a known handler has yet to handle stay, unless forced.
+        """
+        ...
+
+    def cleanup_dead_letters(self, before: str) -> int:
+        """Remove the records of dead letters that failed before a time."""
+        ...
+
+    def cleanup_sessions(self, before: str) -> int:
+        """Remove sessions that were last heard of before a time."""
+        ...
+
+    def record_tick(self, schedule: str, tick: str) -> None:
+        """Remember the last tick of a schedule; an earlier one changes nothing."""
         ...
 
     def register_session(self, record: SessionRecord) -> None:

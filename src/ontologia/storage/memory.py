@@ -29,6 +29,7 @@ from ontologia.storage.base import (
     TypeId,
 )
 from ontologia.storage.memory_events import EventLog, MemoryEvents
+from ontologia.storage.watch import Signal, Watch
 
 
 class _Table:
@@ -53,6 +54,7 @@ class MemoryStore:
 
         self._timeout_ms, self._on_close = lock_timeout_ms, on_close
         self._lock = threading.RLock()
+        self.signal = Signal()
         self.schema = StoredSchema("")
         self.commits: list[CommitRecord] = []
         self.events = EventLog()
@@ -81,6 +83,9 @@ class MemoryStore:
             except BaseException:
                 transaction.undo()
                 raise
+
+    def watch(self) -> Watch:
+        return Watch(self.signal)
 
     def close(self) -> None:
         if self._on_close is not None:

@@ -11,9 +11,11 @@ from uuid_utils.compat import uuid7
 from ontologia.storage.events import (
     DEAD_LETTER_TYPE,
     LEASE_RAN_OUT,
+    Backlog,
     Claim,
     ClaimRecord,
     ClaimRequest,
+    Claims,
     DeadLetter,
     EventRecord,
     SessionRecord,
@@ -28,6 +30,7 @@ class _Delivery(NamedTuple):
     record: ClaimRecord
     token: str
     position: int
+    order_key: str | None
 
     @property
     def open(self) -> bool:
@@ -49,6 +52,7 @@ class EventLog:
         self.deliveries: dict[tuple[str, str], _Delivery] = {}
         self.dead_letters: list[DeadLetter] = []
         self.sessions: dict[str, SessionRecord] = {}
+        self.ticks: dict[tuple[str, str], str] = {}
 
 
 Undo = Callable[[Callable[[], object]], None]
@@ -85,6 +89,9 @@ class MemoryEvents:
     def chain(self, root_event_id: str) -> list[EventRecord]:
         return [e for e in self._own() if e.root_event_id == root_event_id]
 
+    def last_tick(self, schedule: str) -> str | None:
+        return self._log.ticks.get((self._namespace, schedule))
+
     def claims(self, event_id: str) -> list[ClaimRecord]:
         if self.get(event_id) is None:
             return []
@@ -107,10 +114,55 @@ class MemoryEvents:
         ]
         return sorted(own, key=lambda s: (s.started_at, s.session_id), reverse=True)
 
+    def backlog(self, now: str) -> list[Backlog]:
+        places = {(h, t) for n, h, t in self._log.handlers if n == self._namespace and t}
+        result = []
+        for handler_id, type_ in sorted(places):
+            mine = [
+                d
+                for (event_id, handler), d in self._log.deliveries.items()
+                if handler == handler_id
+                and (event := self.get(event_id)) is not None
+                and event.type == type_
+            ]
+            waiting = [self._event(d) for d in mine if d.open and d.record.lease_until <= now]
+            waiting += [event for _, event in self._new(handler_id, [type_])]
+            result.append(
+                Backlog(
+                    handler_id,
+                    type_,
+                    len(waiting),
+                    sum(1 for d in mine if d.open and d.record.lease_until > now),
+                    sum(1 for d in mine if d.record.dead_lettered_at is not None),
+                    min((e.created_at for e in waiting), default=None),
+                )
+            )
+        return result
+
     def is_due(self, handler_id: str, types: Sequence[str], now: str) -> bool:
         return bool(self._due(handler_id, types, now) or self._new(handler_id, types))
 
     # Writing
+
+    def unseen(self, handler_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
+        return [event for _, event in self._new(handler_id, types)][:limit]
+
+    def matching(
+        self,
+        *,
+        type: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        root_event_id: str | None = None,
+    ) -> list[EventRecord]:
+        return [
+            e
+            for e in self._own()
+            if type in (None, e.type)
+            and (since is None or e.created_at >= since)
+            and (until is None or e.created_at < until)
+            and root_event_id in (None, e.root_event_id)
+        ]
 
     def enqueue(self, events: Sequence[EventRecord]) -> list[bool]:
         return [self._enqueue(event) for event in events]
@@ -128,12 +180,28 @@ class MemoryEvents:
         return True
 
     def register_handler(
-        self, handler_id: str, start: Literal["retained", "now"], now: str
+        self,
+        handler_id: str,
+        start: Literal["retained", "now"],
+        now: str,
+        types: Sequence[str] = (),
     ) -> None:
         place = (self._namespace, handler_id, "")
         if place not in self._log.handlers:
             position = self._log.last_position if start == "now" else 0
             self._set(self._log.handlers, place, position)
+        for type_ in types:
+            if (*place[:2], type_) not in self._log.handlers:
+                self._set(self._log.handlers, (*place[:2], type_), self._log.handlers[place])
+
+    def forget_handler(self, handler_id: str) -> bool:
+        known = [p for p in self._log.handlers if p[:2] == (self._namespace, handler_id)]
+        for place in known:
+            self._remove(self._log.handlers, place)
+        for (event_id, handler), delivery in list(self._log.deliveries.items()):
+            if handler == handler_id and delivery.open and self.get(event_id) is not None:
+                self._remove(self._log.deliveries, (event_id, handler))
+        return bool(known)
 
     def _new(self, handler_id: str, types: Sequence[str]) -> list[tuple[int, EventRecord]]:
         """Events that were not handed to a handler yet."""
@@ -151,12 +219,23 @@ class MemoryEvents:
         ]
 
     def _due(self, handler_id: str, types: Sequence[str], now: str) -> list[_Delivery]:
-        found = []
-        for (event_id, handler), delivery in self._log.deliveries.items():
-            event = self.get(event_id)
-            wanted = event is not None and event.type in types and handler == handler_id
-            if wanted and delivery.is_due(now):
-                found.append(delivery)
+        mine = [
+            d
+            for (event_id, handler), d in self._log.deliveries.items()
+            if handler == handler_id and d.open and self.get(event_id) is not None
+        ]
+        # Of the events with the same key, only the first that is not finished.
+        heads: dict[str, int] = {}
+        for d in mine:
+            if d.order_key is not None:
+                heads[d.order_key] = min(heads.get(d.order_key, d.position), d.position)
+        found = [
+            d
+            for d in mine
+            if d.is_due(now)
+            and self._event(d).type in types
+            and (d.order_key is None or heads[d.order_key] == d.position)
+        ]
         return sorted(found, key=lambda d: (-self._event(d).priority, d.position))
 
     def _event(self, delivery: _Delivery) -> EventRecord:
@@ -168,7 +247,11 @@ class MemoryEvents:
         self._set(self._log.deliveries, place, delivery._replace(record=record, token=token))
 
     def _fan_out(self, request: ClaimRequest) -> None:
+        keys = request.order_keys
         for position, event in self._new(request.handler_id, request.types):
+            if keys is not None and event.id not in keys:
+                break
+            key = None if keys is None else keys[event.id]
             place = (event.id, request.handler_id)
             if place not in self._log.deliveries:
                 record = ClaimRecord(
@@ -184,29 +267,32 @@ class MemoryEvents:
                     None,
                     0,
                 )
-                self._set(self._log.deliveries, place, _Delivery(record, "", position))
+                self._set(self._log.deliveries, place, _Delivery(record, "", position, key))
             reader = (self._namespace, request.handler_id, event.type)
             self._set(self._log.handlers, reader, position)
 
-    def claim(self, request: ClaimRequest) -> list[Claim]:
+    def claim(self, request: ClaimRequest) -> Claims:
         self._fan_out(request)
-        claims: list[Claim] = []
-        for delivery in self._due(request.handler_id, request.types, request.now):
-            if len(claims) == request.limit:
-                break
-            taken = self._take(request, delivery)
-            if taken is not None:
-                claims.append(taken)
+        claims = Claims([], [])
+        while len(claims.taken) < request.limit:
+            before = len(claims.dead)
+            due = self._due(request.handler_id, request.types, request.now)
+            for delivery in due:
+                if len(claims.taken) < request.limit:
+                    self._take(request, delivery, claims)
+            if len(claims.dead) == before:
+                break  # otherwise what was given up may let the next of its key go ahead
         return claims
 
-    def _take(self, request: ClaimRequest, delivery: _Delivery) -> Claim | None:
+    def _take(self, request: ClaimRequest, delivery: _Delivery, claims: Claims) -> None:
         """Claim a delivery, unless its lease ran out too often: then it is dead."""
         record, event = delivery.record, self._event(delivery)
         crashed = delivery.token != ""
         attempts = record.attempts + crashed
         if crashed and attempts >= request.max_attempts:
             self._bury(delivery, attempts, LEASE_RAN_OUT, request.now)
-            return None
+            claims.dead.append(event)
+            return
         token = str(uuid7())
         self._put(
             delivery,
@@ -217,8 +303,10 @@ class MemoryEvents:
             attempts=attempts,
             last_error=LEASE_RAN_OUT if crashed else record.last_error,
         )
-        return Claim(
-            event, request.handler_id, token, request.lease_until, attempts, record.generation
+        claims.taken.append(
+            Claim(
+                event, request.handler_id, token, request.lease_until, attempts, record.generation
+            )
         )
 
     def _held(self, claim: Claim, now: str) -> _Delivery | None:
@@ -283,6 +371,86 @@ class MemoryEvents:
     def hand_back(self, claims: Sequence[Claim], now: str) -> None:
         for claim in claims:
             self._update(claim, now, keep_token=False, lease_until=now)
+
+    def redeliver(
+        self,
+        *,
+        event_ids: Sequence[str] | None = None,
+        handler_id: str | None = None,
+        only_dead: bool = False,
+    ) -> int:
+        count = 0
+        for (event, handler), delivery in list(self._log.deliveries.items()):
+            wanted = handler_id in (None, handler) and (event_ids is None or event in event_ids)
+            finished = not delivery.open
+            if only_dead:
+                finished = delivery.record.dead_lettered_at is not None
+            if wanted and finished and self.get(event) is not None:
+                count += 1
+                self._put(
+                    delivery,
+                    "",
+                    ack_at=None,
+                    dead_lettered_at=None,
+                    attempts=0,
+                    lease_until="",
+                    available_at="",
+                    generation=delivery.record.generation + 1,
+                )
+        return count
+
+    def rewind(self, handler_id: str) -> None:
+        for place in list(self._log.handlers):
+            if place[:2] == (self._namespace, handler_id):
+                self._set(self._log.handlers, place, 0)
+
+    def cleanup(self, before: str, *, force: bool, limit: int) -> int:
+        old = [e for e in self._own() if e.created_at < before]
+        gone = [e for e in old if force or not self._unfinished(e)][:limit]
+        for event in gone:
+            self._remove(self._log.events, event.id)
+            for place in [p for p in self._log.deliveries if p[0] == event.id]:
+                self._remove(self._log.deliveries, place)
+            key = (event.namespace, event.dedupe_key or "")
+            if key in self._log.keys:
+                self._undo(lambda k=key: self._log.keys.add(k))  # type: ignore[misc]
+                self._log.keys.discard(key)
+        return len(gone)
+
+    def _remove(self, table: dict[Any, Any], key: Any) -> None:
+        before = table[key]
+        self._undo(lambda: table.__setitem__(key, before))
+        del table[key]
+
+    def _unfinished(self, event: EventRecord) -> bool:
+        """Whether a known handler has yet to handle an event."""
+        position = self._log.events[event.id][0]
+        waits = any(
+            at < position
+            for (namespace, _, type_), at in self._log.handlers.items()
+            if namespace == event.namespace and type_ == event.type
+        )
+        return waits or any(
+            d.open for (event_id, _), d in self._log.deliveries.items() if event_id == event.id
+        )
+
+    def cleanup_dead_letters(self, before: str) -> int:
+        letters = self._log.dead_letters
+        kept = [d for d in letters if d.namespace != self._namespace or d.failed_at >= before]
+        copy, removed = list(letters), len(letters) - len(kept)
+        self._undo(lambda: letters.__setitem__(slice(None), copy))
+        letters[:] = kept
+        return removed
+
+    def cleanup_sessions(self, before: str) -> int:
+        old = [s.session_id for s in self.sessions() if s.last_heartbeat < before]
+        for session_id in old:
+            self._remove(self._log.sessions, session_id)
+        return len(old)
+
+    def record_tick(self, schedule: str, tick: str) -> None:
+        if (self.last_tick(schedule) or "") < tick:
+            self._set(self._log.ticks, (self._namespace, schedule), tick)
 
     def register_session(self, record: SessionRecord) -> None:
         record = record._replace(metadata=deepcopy(record.metadata))

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote as url_quote
+from weakref import WeakValueDictionary
 
 from ontologia.config import OntologiaConfig
 from ontologia.errors import (
@@ -35,6 +36,7 @@ from ontologia.storage.sql.dialect import Connection, Fragment
 from ontologia.storage.sql.events import EVENT_TABLES
 from ontologia.storage.sql.layout import BASE_TABLES, FORMAT, Layout
 from ontologia.storage.sql.store import Catalog, SQLSnapshot, SQLTransaction
+from ontologia.storage.watch import Signal, Watch
 
 MINIMUM_VERSION = (3, 37, 0)
 
@@ -187,6 +189,20 @@ def _hex_function(value: bytes | None) -> str | None:
     return None if value is None else value.hex()
 
 
+# Sessions of one process on the same file wake each other at once.
+_signals: WeakValueDictionary[str, Signal] = WeakValueDictionary()
+_signals_lock = threading.Lock()
+
+
+def _signal(path: str) -> Signal:
+    with _signals_lock:
+        place = str(Path(path).resolve())
+        found = _signals.get(place)
+        if found is None:
+            found = _signals[place] = Signal()
+        return found
+
+
 class SQLiteStore:
     """A store in one SQLite file, or in memory."""
 
@@ -206,11 +222,13 @@ class SQLiteStore:
             query_engine=True,
         )
         self._catalog = Catalog(SQLiteDialect())
+        self.signal = Signal() if self._in_memory else _signal(path)
         self._write_lock = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._idle_lock = threading.Lock()
         self._closed = False
         self._writer: sqlite3.Connection | None = None
+        self._watcher: sqlite3.Connection | None = None
         try:
             self._prepare()
         except sqlite3.Error as error:
@@ -375,6 +393,18 @@ class SQLiteStore:
                 _rollback(connection)
             finally:
                 self._release_writer()
+
+    def watch(self) -> Watch:
+        return Watch(self.signal, None if self._in_memory else self._data_version)
+
+    def _data_version(self) -> object:
+        # A connection of its own: the number tells of changes made by all others.
+        if self._watcher is None:
+            self._watcher = self._connect()
+        try:
+            return self._watcher.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error as error:
+            raise self._translate(error) from error
 
     def _acquire_writer(self) -> sqlite3.Connection:
         """The connection for writing, which one thread holds at a time."""

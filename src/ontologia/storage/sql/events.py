@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from uuid_utils.compat import uuid7
@@ -11,16 +11,18 @@ from ontologia.model.canonical import dumps, loads
 from ontologia.storage.events import (
     DEAD_LETTER_TYPE,
     LEASE_RAN_OUT,
+    Backlog,
     Claim,
     ClaimRecord,
     ClaimRequest,
+    Claims,
     DeadLetter,
     EventRecord,
     SessionRecord,
     dead_letter,
     dead_letter_event,
 )
-from ontologia.storage.sql.dialect import Connection, Dialect, Fragment
+from ontologia.storage.sql.dialect import Connection, Dialect, Fragment, join
 
 EVENT_TABLES = (
     "CREATE TABLE events (position INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, "
@@ -41,16 +43,23 @@ EVENT_TABLES = (
     "claimed_at TEXT NOT NULL, lease_until TEXT NOT NULL, ack_at TEXT, "
     "attempts INTEGER NOT NULL DEFAULT 0, "
     "available_at TEXT NOT NULL, last_error TEXT, dead_lettered_at TEXT, "
-    "generation INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (event_id, handler_id)){table}",
-    # Only what is not finished: claims never meet what was acknowledged.
+    "generation INTEGER NOT NULL DEFAULT 0, order_key TEXT, blocked INTEGER NOT NULL DEFAULT 0, "
+    "PRIMARY KEY (event_id, handler_id)){table}",
+    # Only what is not finished: claims never meet what was acknowledged, or waits for another.
     "CREATE INDEX event_claims_open ON event_claims (namespace, handler_id, priority DESC, "
-    "position) WHERE ack_at IS NULL AND dead_lettered_at IS NULL",
+    "position) WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND blocked = 0",
+    "CREATE INDEX event_claims_order ON event_claims (namespace, handler_id, order_key, position) "
+    "WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND order_key IS NOT NULL",
+    "CREATE INDEX event_claims_dead ON event_claims (namespace, handler_id, type) "
+    "WHERE dead_lettered_at IS NOT NULL",
     "CREATE TABLE dead_letters (id INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, "
     "handler_id TEXT NOT NULL, namespace TEXT NOT NULL, failed_at TEXT NOT NULL, "
     "attempts INTEGER NOT NULL, last_error TEXT NOT NULL, event_type TEXT NOT NULL, "
     "event_payload TEXT NOT NULL, root_event_id TEXT NOT NULL, chain_depth INTEGER NOT NULL, "
     "session_id TEXT NOT NULL){table}",
     "CREATE INDEX dead_letters_namespace ON dead_letters (namespace, id)",
+    "CREATE TABLE schedules (namespace TEXT NOT NULL, name TEXT NOT NULL, "
+    "last_tick TEXT NOT NULL, PRIMARY KEY (namespace, name)){table}",
     "CREATE TABLE sessions (session_id TEXT NOT NULL PRIMARY KEY, namespace TEXT NOT NULL, "
     "started_at TEXT NOT NULL, last_heartbeat TEXT NOT NULL, metadata TEXT NOT NULL, "
     "stopped_at TEXT){table}",
@@ -62,10 +71,17 @@ _EVENT = ", ".join(EventRecord._fields)
 _CLAIM = ", ".join(ClaimRecord._fields)
 _DEAD = ", ".join(DeadLetter._fields)
 _OPEN = "ack_at IS NULL AND dead_lettered_at IS NULL"
-_DUE = f"{_OPEN} AND lease_until <= ? AND available_at <= ?"
+_DUE = f"{_OPEN} AND blocked = 0 AND lease_until <= ? AND available_at <= ?"
 _HELD = (
     "event_id = ? AND handler_id = ? AND namespace = ? AND token = ? AND lease_until > ? "
     f"AND {_OPEN}"
+)
+# An earlier event of the same handler and key that is not finished.
+_EARLIER = (
+    "EXISTS (SELECT 1 FROM event_claims AS b WHERE b.namespace = event_claims.namespace "
+    "AND b.handler_id = event_claims.handler_id AND b.order_key = event_claims.order_key "
+    "AND b.ack_at IS NULL AND b.dead_lettered_at IS NULL "
+    "AND b.position < event_claims.position)"
 )
 
 # Where a handler was registered: the row without a type.
@@ -115,6 +131,13 @@ class SQLEvents:
         )
         return [EventRecord(*row) for row in rows]
 
+    def last_tick(self, schedule: str) -> str | None:
+        rows = self._rows(
+            "SELECT last_tick FROM schedules WHERE namespace = ? AND name = ?",
+            *(self._namespace, schedule),
+        )
+        return rows[0][0] if rows else None
+
     def claims(self, event_id: str) -> list[ClaimRecord]:
         rows = self._rows(
             f"SELECT {_CLAIM} FROM event_claims WHERE event_id = ? AND namespace = ? "
@@ -142,6 +165,34 @@ class SQLEvents:
             SessionRecord(session_id, namespace, started, heartbeat, loads(metadata), stopped)
             for session_id, namespace, started, heartbeat, metadata, stopped in rows
         ]
+
+    def backlog(self, now: str) -> list[Backlog]:
+        # Three indexes: what is ready or claimed, what waits for another of its key, the dead.
+        rows = self._rows(
+            "SELECT handler_id, type, SUM(waits), SUM(claimed), SUM(dead), MIN(CASE WHEN waits = 1 "
+            "THEN (SELECT e.created_at FROM events AS e WHERE e.id = event_id) END) FROM ("
+            "SELECT handler_id, type, event_id, CASE WHEN lease_until <= ? THEN 1 ELSE 0 END "
+            "AS waits, CASE WHEN lease_until > ? THEN 1 ELSE 0 END AS claimed, 0 AS dead "
+            f"FROM event_claims WHERE namespace = ? AND {_OPEN} AND blocked = 0 UNION ALL "
+            "SELECT handler_id, type, event_id, CASE WHEN lease_until <= ? THEN 1 ELSE 0 END, "
+            "CASE WHEN lease_until > ? THEN 1 ELSE 0 END, 0 FROM event_claims "
+            f"WHERE namespace = ? AND {_OPEN} AND order_key IS NOT NULL AND blocked = 1 UNION ALL "
+            "SELECT handler_id, type, event_id, 0, 0, 1 FROM event_claims "
+            "WHERE namespace = ? AND dead_lettered_at IS NOT NULL) AS c GROUP BY handler_id, type",
+            *(now, now, self._namespace) * 2,
+            self._namespace,
+        )
+        known = {row[:2]: Backlog(*row) for row in rows}
+        new = self._rows(
+            "SELECT h.handler_id, h.type, COUNT(e.id), 0, 0, MIN(e.created_at) "
+            "FROM event_handlers AS h LEFT JOIN events AS e ON e.namespace = h.namespace "
+            "AND e.type = h.type AND e.position > h.position "
+            "WHERE h.namespace = ? AND h.type <> '' GROUP BY h.handler_id, h.type",
+            self._namespace,
+        )
+        for row in new:
+            known[row[:2]] = _added(known.get(row[:2]), Backlog(*row))
+        return [known[place] for place in sorted(known)]
 
     def is_due(self, handler_id: str, types: Sequence[str], now: str) -> bool:
         if not types:
@@ -192,6 +243,39 @@ class SQLEvents:
             )
         )
 
+    def unseen(self, handler_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
+        if not types:
+            return []
+        columns = ", ".join(f"e.{name}" for name in EventRecord._fields)
+        new = self._new_events(handler_id, types)
+        rows = self._rows(
+            f"SELECT {columns} {new.sql} ORDER BY e.position LIMIT ?", *new.parameters, limit
+        )
+        return [EventRecord(*row) for row in rows]
+
+    def matching(
+        self,
+        *,
+        type: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        root_event_id: str | None = None,
+    ) -> list[EventRecord]:
+        wanted = {
+            "type = ?": type,
+            "created_at >= ?": since,
+            "created_at < ?": until,
+            "root_event_id = ?": root_event_id,
+        }
+        given = {sql: value for sql, value in wanted.items() if value is not None}
+        rows = self._rows(
+            f"SELECT {_EVENT} FROM events WHERE {' AND '.join(['namespace = ?', *given])} "
+            "ORDER BY position",
+            self._namespace,
+            *given.values(),
+        )
+        return [EventRecord(*row) for row in rows]
+
     def _unregistered(self, handler_id: str, types: Sequence[str]) -> list[str]:
         known = self._rows(
             "SELECT type FROM event_handlers WHERE namespace = ? AND handler_id = ?",
@@ -209,16 +293,37 @@ class SQLEvents:
             self._connection.executemany(insert, events)
             return [True] * len(events)
         insert += " ON CONFLICT (namespace, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING"
-        return [self._done(insert, *event) for event in events]
+        if len(events) == 1:
+            return [self._done(insert, *events[0])]
+        self._connection.executemany(insert, events)
+        among = self._among("id", [e.id for e in events])
+        there = {
+            i for (i,) in self._rows(f"SELECT id FROM events WHERE {among.sql}", *among.parameters)
+        }
+        return [e.id in there for e in events]
 
     def register_handler(
-        self, handler_id: str, start: Literal["retained", "now"], now: str
+        self,
+        handler_id: str,
+        start: Literal["retained", "now"],
+        now: str,
+        types: Sequence[str] = (),
     ) -> None:
         head = "(SELECT COALESCE(MAX(position), 0) FROM events)" if start == "now" else "0"
         self._connection.execute(
             "INSERT INTO event_handlers (namespace, handler_id, type, position, registered_at) "
             f"VALUES (?, ?, '', {head}, ?) ON CONFLICT (namespace, handler_id, type) DO NOTHING",
             (self._namespace, handler_id, now),
+        )
+        self._register_types(handler_id, self._unregistered(handler_id, types), now)
+
+    def forget_handler(self, handler_id: str) -> bool:
+        place = (self._namespace, handler_id)
+        self._connection.execute(
+            f"DELETE FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_OPEN}", place
+        )
+        return self._done(
+            "DELETE FROM event_handlers WHERE namespace = ? AND handler_id = ?", *place
         )
 
     def _register_types(self, handler_id: str, types: Sequence[str], now: str) -> None:
@@ -235,6 +340,9 @@ class SQLEvents:
             return
         unknown = self._unregistered(request.handler_id, request.types)
         self._register_types(request.handler_id, unknown, request.now)
+        if request.order_keys is not None:
+            self._fan_out_in_order(request, request.order_keys)
+            return
         new = self._new_events(request.handler_id, request.types)
         self._connection.execute(
             "INSERT INTO event_claims (event_id, handler_id, namespace, type, position, priority, "
@@ -252,18 +360,60 @@ class SQLEvents:
             (self._namespace, request.handler_id, *among.parameters),
         )
 
-    def claim(self, request: ClaimRequest) -> list[Claim]:
+    def _fan_out_in_order(self, request: ClaimRequest, keys: Mapping[str, str | None]) -> None:
+        """The same for a handler that keeps order, as far as the keys of new events are known."""
+        among = self._among("id", list(keys))
+        events = self._rows(
+            f"SELECT id, type, position FROM events WHERE namespace = ? AND {among.sql} "
+            "ORDER BY position",
+            self._namespace,
+            *among.parameters,
+        )
+        place = (self._namespace, request.handler_id)
+        self._connection.executemany(
+            "INSERT INTO event_claims (event_id, handler_id, namespace, type, position, priority, "
+            "session_id, token, claimed_at, lease_until, available_at, order_key, blocked) "
+            "SELECT id, ?, namespace, type, position, priority, '', '', '', '', '', ?, "
+            "CASE WHEN EXISTS (SELECT 1 FROM event_claims WHERE namespace = ? AND handler_id = ? "
+            f"AND order_key = ? AND {_OPEN}) THEN 1 ELSE 0 END "
+            "FROM events WHERE id = ? ON CONFLICT (event_id, handler_id) DO NOTHING",
+            [(place[1], keys[i], *place, keys[i], i) for i, _, _ in events],
+        )
+        self._connection.executemany(
+            "UPDATE event_handlers SET position = ? "
+            "WHERE namespace = ? AND handler_id = ? AND type = ? AND position < ?",
+            [(at, *place, type_, at) for _, type_, at in events],
+        )
+
+    def _reorder(self) -> None:
+        """Find out anew what waits for an earlier event of its key."""
+        self._connection.execute(
+            f"UPDATE event_claims SET blocked = CASE WHEN {_EARLIER} THEN 1 ELSE 0 END "
+            f"WHERE namespace = ? AND order_key IS NOT NULL AND {_OPEN}",
+            (self._namespace,),
+        )
+
+    def _unblock(self, finished: Sequence[tuple[str, str]]) -> None:
+        """Let the next event of each handler and key go ahead."""
+        self._connection.executemany(
+            "UPDATE event_claims SET blocked = 0 WHERE handler_id = ? AND event_id = "
+            "(SELECT event_id FROM event_claims WHERE namespace = ? AND handler_id = ? "
+            f"AND order_key = ? AND {_OPEN} ORDER BY position LIMIT 1)",
+            [(handler_id, self._namespace, handler_id, key) for handler_id, key in finished],
+        )
+
+    def claim(self, request: ClaimRequest) -> Claims:
+        claims = Claims([], [])
         if not request.types:
-            return []
+            return claims
         self._fan_out(request)
-        claims: list[Claim] = []
-        while len(claims) < request.limit:
-            rows = self._due(request, request.limit - len(claims))
+        while len(claims.taken) < request.limit:
+            rows = self._due(request, request.limit - len(claims.taken))
             if not rows:
                 break
-            taken, dead = self._take(request, rows)
-            claims += taken
-            if not dead:
+            before = len(claims.dead)
+            self._take(request, rows, claims)
+            if len(claims.dead) == before:
                 break
         return claims
 
@@ -284,24 +434,22 @@ class SQLEvents:
             limit,
         )
 
-    def _take(self, request: ClaimRequest, rows: list[Any]) -> tuple[list[Claim], int]:
+    def _take(self, request: ClaimRequest, rows: list[Any], claims: Claims) -> None:
         """Claim rows; those whose lease ran out too often become dead letters."""
-        claims: list[Claim] = []
         changes: list[tuple[Any, ...]] = []
-        dead = 0
         for token, attempts, generation, session_id, *event in rows:
             record = EventRecord(*event)
             crashed = token != ""
             if crashed:
                 attempts += 1
             if crashed and attempts >= request.max_attempts:
-                dead += 1
                 self._bury(
                     record, request.handler_id, session_id, attempts, LEASE_RAN_OUT, request.now
                 )
+                claims.dead.append(record)
                 continue
             fresh = str(uuid7())
-            claims.append(
+            claims.taken.append(
                 Claim(record, request.handler_id, fresh, request.lease_until, attempts, generation)
             )
             error = LEASE_RAN_OUT if crashed else None
@@ -323,7 +471,6 @@ class SQLEvents:
             "WHERE event_id = ? AND handler_id = ?",
             changes,
         )
-        return claims, dead
 
     def _held(self, claim: Claim, now: str) -> tuple[Any, ...]:
         return (claim.event.id, claim.handler_id, self._namespace, claim.token, now)
@@ -333,9 +480,36 @@ class SQLEvents:
             self._rows(f"SELECT 1 FROM event_claims WHERE {_HELD}", *self._held(claim, now))
         )
 
+    def _update_held(
+        self, claims: Sequence[Claim], now: str, column: str, value: str
+    ) -> tuple[list[bool], list[tuple[str, str | None]]]:
+        """Change claims that hold their lease, in one statement: which did, and their keys."""
+        if not claims:
+            return [], []
+        among = self._dialect.among_keys(
+            ("event_id", "handler_id", "token"),
+            [(c.event.id, c.handler_id, c.token) for c in claims],
+        )
+        rows = self._rows(
+            f"UPDATE event_claims SET {column} = ? WHERE {among.sql} AND namespace = ? "
+            f"AND lease_until > ? AND {_OPEN} RETURNING event_id, handler_id, token, order_key",
+            value,
+            *among.parameters,
+            self._namespace,
+            now,
+        )
+        held = {row[:3] for row in rows}
+        found = [(c.event.id, c.handler_id, c.token) in held for c in claims]
+        return found, [(handler_id, key) for _, handler_id, _, key in rows]
+
     def ack(self, claims: Sequence[Claim], now: str) -> list[bool]:
-        update = f"UPDATE event_claims SET ack_at = ? WHERE {_HELD}"
-        return [self._done(update, now, *self._held(claim, now)) for claim in claims]
+        held, keys = self._update_held(claims, now, "ack_at", now)
+        self._unblock([(h, k) for h, k in keys if k is not None])
+        seen: set[str] = set()  # a claim that stands there twice is finished once
+        for place, claim in enumerate(claims):
+            held[place] = held[place] and claim.token not in seen
+            seen.add(claim.token)
+        return held
 
     def release(self, claim: Claim, *, now: str, error: str, available_at: str, dead: bool) -> bool:
         if not self.holds(claim, now):
@@ -368,11 +542,13 @@ class SQLEvents:
         now: str,
     ) -> None:
         """Make an event the dead letter of a handler, and say so on the bus."""
-        self._connection.execute(
+        ((key,),) = self._rows(
             "UPDATE event_claims SET token = '', lease_until = ?, attempts = ?, last_error = ?, "
-            "dead_lettered_at = ? WHERE event_id = ? AND handler_id = ?",
-            (now, attempts, error, now, event.id, handler_id),
+            "dead_lettered_at = ? WHERE event_id = ? AND handler_id = ? RETURNING order_key",
+            *(now, attempts, error, now, event.id, handler_id),
         )
+        if key is not None:
+            self._unblock([(handler_id, key)])
         letter = dead_letter(event, handler_id, session_id, attempts, error, now)
         marks = ", ".join("?" * len(letter))
         self._connection.execute(f"INSERT INTO dead_letters ({_DEAD}) VALUES ({marks})", letter)
@@ -380,13 +556,88 @@ class SQLEvents:
             self.enqueue([dead_letter_event(letter, event)])
 
     def renew(self, claims: Sequence[Claim], *, now: str, lease_until: str) -> list[bool]:
-        update = f"UPDATE event_claims SET lease_until = ? WHERE {_HELD}"
-        return [self._done(update, lease_until, *self._held(claim, now)) for claim in claims]
+        return self._update_held(claims, now, "lease_until", lease_until)[0]
 
     def hand_back(self, claims: Sequence[Claim], now: str) -> None:
         self._connection.executemany(
             f"UPDATE event_claims SET token = '', lease_until = ? WHERE {_HELD}",
             [(now, *self._held(claim, now)) for claim in claims],
+        )
+
+    def redeliver(
+        self,
+        *,
+        event_ids: Sequence[str] | None = None,
+        handler_id: str | None = None,
+        only_dead: bool = False,
+    ) -> int:
+        if event_ids is not None and not event_ids:
+            return 0
+        parts = [Fragment("namespace = ?", self._namespace)]
+        parts += [] if event_ids is None else [self._among("event_id", event_ids)]
+        parts += [] if handler_id is None else [Fragment("handler_id = ?", handler_id)]
+        finished = "dead_lettered_at IS NOT NULL"
+        parts.append(Fragment(finished if only_dead else f"(ack_at IS NOT NULL OR {finished})"))
+        where = join(parts, " AND ")
+        cursor = self._connection.execute(
+            "UPDATE event_claims SET ack_at = NULL, dead_lettered_at = NULL, attempts = 0, "
+            "token = '', lease_until = '', available_at = '', generation = generation + 1 "
+            f"WHERE {where.sql}",
+            where.parameters,
+        )
+        count: int = cursor.rowcount
+        self._reorder()
+        return count
+
+    def rewind(self, handler_id: str) -> None:
+        self._connection.execute(
+            "UPDATE event_handlers SET position = 0 WHERE namespace = ? AND handler_id = ?",
+            (self._namespace, handler_id),
+        )
+
+    def cleanup(self, before: str, *, force: bool, limit: int) -> int:
+        unfinished = (
+            ""
+            if force
+            else f" AND NOT EXISTS (SELECT 1 FROM event_claims AS c WHERE c.event_id = events.id "
+            f"AND {_OPEN}) AND NOT EXISTS (SELECT 1 FROM event_handlers AS h "
+            "WHERE h.namespace = events.namespace AND h.type = events.type "
+            "AND h.position < events.position)"
+        )
+        old = self._rows(
+            f"SELECT id FROM events WHERE namespace = ? AND created_at < ?{unfinished} "
+            "ORDER BY position LIMIT ?",
+            *(self._namespace, before, limit),
+        )
+        if not old:
+            return 0
+        for table, column in (("event_claims", "event_id"), ("events", "id")):
+            among = self._among(column, [event_id for (event_id,) in old])
+            self._connection.execute(f"DELETE FROM {table} WHERE {among.sql}", among.parameters)
+        if force:
+            self._reorder()
+        return len(old)
+
+    def _deleted(self, sql: str, before: str) -> int:
+        count: int = self._connection.execute(sql, (self._namespace, before)).rowcount
+        return count
+
+    def cleanup_dead_letters(self, before: str) -> int:
+        return self._deleted(
+            "DELETE FROM dead_letters WHERE namespace = ? AND failed_at < ?", before
+        )
+
+    def cleanup_sessions(self, before: str) -> int:
+        return self._deleted(
+            "DELETE FROM sessions WHERE namespace = ? AND last_heartbeat < ?", before
+        )
+
+    def record_tick(self, schedule: str, tick: str) -> None:
+        self._connection.execute(
+            "INSERT INTO schedules (namespace, name, last_tick) VALUES (?, ?, ?) "
+            "ON CONFLICT (namespace, name) DO UPDATE SET last_tick = excluded.last_tick "
+            "WHERE schedules.last_tick < excluded.last_tick",
+            (self._namespace, schedule, tick),
         )
 
     def register_session(self, record: SessionRecord) -> None:
@@ -410,3 +661,12 @@ class SQLEvents:
             "UPDATE sessions SET stopped_at = ? WHERE session_id = ? AND namespace = ?",
             (now, session_id, self._namespace),
         )
+
+
+def _added(known: Backlog | None, new: Backlog) -> Backlog:
+    """A backlog together with events that were not handed out yet."""
+    if known is None:
+        return new
+    times = [t for t in (known.oldest_pending, new.oldest_pending) if t is not None]
+    oldest = min(times, default=None)
+    return known._replace(pending=known.pending + new.pending, oldest_pending=oldest)

@@ -1,0 +1,1 @@
+"""The bus: handlers, their context, the run loop, schedules and dead letters."""

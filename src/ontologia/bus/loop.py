@@ -1,0 +1,168 @@
+"""The run loop: claim, run, acknowledge, wait; until told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from ontologia.bus.handlers import Handler
+from ontologia.bus.keeper import Keeper
+from ontologia.bus.runtime import Runtime
+from ontologia.bus.scheduler import Scheduler
+from ontologia.bus.workers import InlineWorker, ThreadWorkers, Workers
+from ontologia.clock import Clock
+from ontologia.config import OntologiaConfig
+from ontologia.errors import LockContentionError
+from ontologia.model.canonical import datetime_text
+from ontologia.storage.base import Store
+from ontologia.storage.events import SessionRecord
+
+log = logging.getLogger(__name__)
+
+
+class Loop:
+    """One run of handlers and schedules."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: Store,
+        namespace: str,
+        session: SessionRecord,
+        clock: Clock,
+        config: OntologiaConfig,
+        handlers: Sequence[Handler],
+        scheduler: Scheduler,
+        concurrency: int,
+    ) -> None:
+        self._runtime, self._store, self._namespace = runtime, store, namespace
+        self._session, self._clock, self._config = session, clock, config
+        self._handlers, self._scheduler, self._concurrency = handlers, scheduler, concurrency
+        self._stopping, self._ended = threading.Event(), threading.Event()
+        self._workers: Workers | None = None
+
+    def stop(self) -> None:
+        """Finish what runs, hand back the rest, and return from :meth:`run`."""
+        self._stopping.set()
+        if self._workers is not None:
+            self._workers.stop()
+        self._store.signal.notify()
+
+    def join(self) -> None:
+        """Wait for :meth:`run` to return, as long as a handler may take."""
+        self._ended.wait(self._patience)
+
+    @property
+    def _patience(self) -> float:
+        return max([self._runtime.lease_ms(h) for h in self._handlers], default=0) / 1000
+
+    def run(self, max_iterations: int | None, until_idle: bool) -> None:
+        """Run until stopped, idle, or through with so many iterations."""
+        try:
+            self._run(max_iterations, until_idle)
+        finally:
+            self._ended.set()
+
+    def _run(self, max_iterations: int | None, until_idle: bool) -> None:
+        self._runtime.register(self._handlers)
+        self._say(lambda tx: tx.events.register_session(self._session))
+        beat = self._config.session_heartbeat_interval_ms
+        shortest = min([self._runtime.lease_ms(h) for h in self._handlers], default=beat)
+        keeper = Keeper(self._runtime, self._heartbeat, beat, shortest)
+        if self._concurrency == 1:
+            self._workers = InlineWorker(self._runtime, keeper, self._config.event_claim_limit)
+        else:
+            self._workers = ThreadWorkers(self._runtime, keeper, self._concurrency, self.stop)
+        keeper.start()
+        try:
+            with _signals(self.stop):
+                self._scheduler.start()
+                self._iterate(self._workers, max_iterations, until_idle)
+        finally:
+            try:
+                self._workers.close(self._patience)
+            finally:
+                keeper.stop()
+                now = datetime_text(self._clock.now())
+                self._say(lambda tx: tx.events.stop_session(self._session.session_id, now))
+
+    def _say(self, what: Callable[[Any], object]) -> None:
+        with self._store.write(self._namespace) as tx:
+            what(tx)
+
+    def _heartbeat(self) -> None:
+        now = datetime_text(self._clock.now())
+        self._say(lambda tx: tx.events.heartbeat(self._session.session_id, now))
+
+    def _iterate(self, workers: Workers, max_iterations: int | None, until_idle: bool) -> None:
+        watch, iterations = self._store.watch(), 0
+        poll = self._config.event_poll_interval_ms / 1000
+        while not self._stopping.is_set():
+            watch.mark()
+            # Asked before looking: what finishes in between may have emitted something.
+            busy = workers.busy()
+            try:
+                self._scheduler.tick()
+                claimed = self._claim_all(workers)
+            except LockContentionError:
+                # Nothing is lost: what was claimed comes back when its lease runs out.
+                log.exception("the store is busy; trying again")
+                claimed = 0
+            iterations += 1
+            if max_iterations is not None and iterations >= max_iterations:
+                self._drain(workers, watch.wait)
+                return
+            if claimed >= self._config.max_events_per_iteration:
+                self._stopping.wait(poll)  # the safety valve: let others have a turn
+            elif not claimed:
+                if until_idle and not busy:
+                    return
+                following = self._scheduler.next_in()
+                watch.wait(poll if following is None else min(poll, following))
+
+    def _drain(self, workers: Workers, wait: Callable[[float], object]) -> None:
+        while workers.busy() and not self._stopping.is_set():
+            wait(0.01)
+
+    def _claim_all(self, workers: Workers) -> int:
+        """One round over the handlers; the number of events claimed, or given up."""
+        total = 0
+        for handler in self._handlers:
+            left = self._config.max_events_per_iteration - total
+            limit = min(self._config.event_claim_limit, workers.room(), left)
+            if limit < 1 or self._stopping.is_set():
+                continue
+            claims = self._runtime.claim(handler, limit)
+            if claims.taken:
+                workers.submit(handler, claims.taken)
+            total += len(claims.taken) + len(claims.dead)
+        return total
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Generator[None]:
+    """Stop on SIGINT and SIGTERM; a second one exits at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, lambda n, f: os._exit(128 + n))
+        # In a thread: the lock it needs may be held by what the signal has interrupted.
+        threading.Thread(target=stop, name="ontologia-stop").start()
+
+    before = {n: signal.signal(n, on_signal) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

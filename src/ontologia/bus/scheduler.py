@@ -1,0 +1,116 @@
+"""The scheduler: ticks become events, each of them once however many sessions run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from uuid_utils.compat import uuid7
+
+from ontologia.bus.schedules import Schedule
+from ontologia.clock import Clock
+from ontologia.errors import ScheduleError
+from ontologia.model.canonical import datetime_text
+from ontologia.model.event import event_payload
+from ontologia.storage.base import Store
+from ontologia.storage.events import EventRecord
+
+# A loop that was held up this many ticks is not made to replay all of them.
+_MOST = 1_000
+
+
+class Scheduler:
+    """Enqueues the events of schedules when they are due."""
+
+    def __init__(
+        self, store: Store, namespace: str, clock: Clock, schedules: Sequence[Schedule]
+    ) -> None:
+        self._store, self._namespace, self._clock = store, namespace, clock
+        for schedule in schedules:
+            if not isinstance(schedule, Schedule):
+                raise ScheduleError(
+                    f"{schedule!r} is not a schedule.", fix="pass a list of Schedule objects."
+                )
+        self._schedules = {s.key: s for s in schedules}
+        if len(self._schedules) != len(schedules):
+            raise ScheduleError("two schedules are the same.", fix="give each a name of its own.")
+        self._next: dict[str, datetime] = {}
+
+    def start(self) -> None:
+        """Decide where each schedule goes on."""
+        now = self._clock.now()
+        with self._store.read(self._namespace) as snapshot:
+            last = {key: snapshot.events.last_tick(key) for key in self._schedules}
+        missed: dict[str, list[datetime]] = {}
+        for key, schedule in self._schedules.items():
+            known = last[key]
+            if schedule.misfire == "once" and known is not None:
+                tick = schedule.last_between(datetime.fromisoformat(known), now)
+                if tick is not None:
+                    missed[key] = [tick]
+            self._plan(key, now)
+        new = {key for key, known in last.items() if known is None}
+        if new or missed:
+            self._enqueue(missed, now, new)
+
+    def _plan(self, key: str, after: datetime) -> None:
+        following = self._schedules[key].next_after(after)
+        if following is None:
+            self._next.pop(key, None)
+        else:
+            self._next[key] = following
+
+    def tick(self) -> None:
+        """Enqueue what has become due since the last call."""
+        if not self._next:
+            return
+        now = self._clock.now()
+        due: dict[str, list[datetime]] = {}
+        for key in list(self._next):
+            ticks = due.setdefault(key, [])
+            while len(ticks) < _MOST and (tick := self._next.get(key)) is not None and tick <= now:
+                ticks.append(tick)
+                self._plan(key, tick)
+        if any(due.values()):
+            self._enqueue(due, now)
+
+    def next_in(self) -> float | None:
+        """Seconds until the next tick, None if there is none."""
+        if not self._next:
+            return None
+        return max(0.0, (min(self._next.values()) - self._clock.now()).total_seconds())
+
+    def _enqueue(
+        self, due: dict[str, list[datetime]], now: datetime, new: Iterable[str] = ()
+    ) -> None:
+        records: list[EventRecord] = []
+        for key, ticks in due.items():
+            event = self._schedules[key].event
+            for tick in ticks:
+                event_id = str(uuid7())
+                records.append(
+                    EventRecord(
+                        event_id,
+                        self._namespace,
+                        event.__event_type__,
+                        event_payload(event),
+                        datetime_text(now),
+                        event.priority,
+                        event_id,
+                        0,
+                        None,
+                        None,
+                        f"schedule:{key}:{datetime_text(tick)}",
+                    )
+                )
+        with self._store.write(self._namespace) as tx:
+            if records:
+                tx.events.enqueue(records)
+            for key in new:
+                # From now on somebody misses its ticks.
+                tx.events.record_tick(key, datetime_text(now))
+            for key, ticks in due.items():
+                if ticks:
+                    tx.events.record_tick(key, datetime_text(ticks[-1]))
+        if records:
+            self._store.signal.notify()
