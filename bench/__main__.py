@@ -11,7 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import cases_lookup, cases_read, cases_traversal, cases_write
+from bench import cases_events, cases_lookup, cases_read, cases_traversal, cases_write
 from bench.cases import Bench, Case
 from bench.data import FULL, QUICK
 from bench.measure import Clock, Result
@@ -22,6 +22,7 @@ CASES: dict[str, Case] = {
     **cases_lookup.CASES,
     **cases_read.CASES,
     **cases_traversal.CASES,
+    **cases_events.CASES,
 }
 
 HEADER = ("case", "ours", "raw", "ratio", "limit", "verdict", "growth")
@@ -33,8 +34,9 @@ def as_json(result: Result) -> dict[str, Any]:
         "case": result.case,
         "ours": result.ours,
         "raw": result.raw,
-        "ratio": round(result.ratio, 3),
+        "ratio": None if result.ratio is None else round(result.ratio, 3),
         "limit": result.limit,
+        "at_most": result.at_most,
         "growth": None if result.growth is None else round(result.growth, 3),
         "raw_growth": None if result.raw_growth is None else round(result.raw_growth, 3),
         "growth_limit": result.growth_limit,
@@ -52,12 +54,15 @@ def cells(result: Result) -> tuple[str, ...]:
     growth = ""
     if result.growth is not None:
         growth = f"{result.growth:.2f} (raw {result.raw_growth:.2f}, at most {result.growth_limit})"
+    limit = "" if result.limit is None else f"{result.limit:g}"
+    if result.at_most is not None:
+        limit = duration(result.at_most)
     return (
         result.case,
         duration(result.ours),
-        duration(result.raw),
-        f"{result.ratio:.2f}",
-        "" if result.limit is None else f"{result.limit:g}",
+        "" if result.raw is None else duration(result.raw),
+        "" if result.ratio is None else f"{result.ratio:.2f}",
+        limit,
         "ok" if result.ok else "over",
         growth,
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, TypeVar
 
-from ontologia import Entity, Field, Relation
+from ontologia import Entity, Event, Field, Relation
 
 T = TypeVar("T")
 Plain = dict[str, Any]
@@ -52,6 +52,11 @@ class Supply(Relation[Product, Supplier]):
     days: Field[int]
 
 
+class OrderPlaced(Event):
+    order_id: Field[str]
+    total: Field[float]
+
+
 ENTITY_TYPES = (Customer, Product, Supplier)
 RELATION_TYPES = (Purchase, Supply)
 
@@ -71,6 +76,9 @@ class Sizes:
     sources: int = 1_000
     commits: int = 100
     changes: int = 1_000
+    events: int = 10_000
+    state_events: int = 5_000
+    wakes: int = 60
 
 
 FULL = Sizes()
@@ -86,6 +94,9 @@ QUICK = Sizes(
     sources=200,
     commits=20,
     changes=200,
+    events=2_000,
+    state_events=500,
+    wakes=20,
 )
 
 

@@ -31,19 +31,23 @@ class Result:
 
     case: str
     ours: float
-    raw: float
+    raw: float | None = None
     limit: float | None = None
     growth: float | None = None
     raw_growth: float | None = None
     growth_limit: float | None = None
+    at_most: float | None = None
+    """A limit in seconds, where there is nothing to compare with."""
 
     @property
-    def ratio(self) -> float:
-        return self.ours / self.raw
+    def ratio(self) -> float | None:
+        return None if self.raw is None else self.ours / self.raw
 
     @property
     def ok(self) -> bool:
-        slow = self.limit is not None and self.ratio > self.limit
+        ratio = self.ratio
+        slow = self.limit is not None and ratio is not None and ratio > self.limit
+        slow = slow or (self.at_most is not None and self.ours > self.at_most)
         grows = (
             self.growth is not None
             and self.growth_limit is not None

@@ -79,7 +79,7 @@ def age_index(path: Path) -> str:
 def _add_commit(connection: sqlite3.Connection) -> int:
     last = connection.execute(LAST_COMMIT).fetchone()
     commit_id: int = last[0] + 1 if last else 1
-    created_at = _text(datetime.now(UTC))
+    created_at = text(datetime.now(UTC))
     connection.execute(
         INSERT_COMMIT,
         (
@@ -94,7 +94,8 @@ def _add_commit(connection: sqlite3.Connection) -> int:
     return commit_id
 
 
-def _text(moment: datetime) -> str:
+def text(moment: datetime) -> str:
+    """A time as stored."""
     # orjson is faster than isoformat(), but leaves a fraction of zero out.
     if moment.microsecond:
         return orjson.dumps(moment).decode()[1:-1]
@@ -109,7 +110,7 @@ def _row(c: Plain) -> Row:
         c["age"],
         c["balance"],
         c["active"],
-        _text(c["joined"]),
+        text(c["joined"]),
         c["note"],
     )
 
@@ -141,7 +142,7 @@ def add(connection: sqlite3.Connection, customers: Sequence[Plain]) -> None:
             c["age"],
             c["balance"],
             c["active"],
-            _text(c["joined"]),
+            text(c["joined"]),
             c["note"],
             commit_id,
             NAMESPACE,
@@ -158,11 +159,16 @@ def add(connection: sqlite3.Connection, customers: Sequence[Plain]) -> None:
 def add_one(connection: sqlite3.Connection, c: Plain) -> None:
     """Commit one new customer."""
     connection.execute("BEGIN IMMEDIATE")
+    insert_one(connection, c)
+    connection.execute("COMMIT")
+
+
+def insert_one(connection: sqlite3.Connection, c: Plain) -> None:
+    """One new customer, inside a transaction."""
     commit_id = _add_commit(connection)
     row = _row(c)
     connection.execute(INSERT, (*row, commit_id, NAMESPACE))
     connection.execute(INSERT_VERSION, (NAMESPACE, row[0], commit_id, _payload(row)))
-    connection.execute("COMMIT")
 
 
 def reconcile(connection: sqlite3.Connection, customers: Sequence[Plain]) -> None:

@@ -27,36 +27,45 @@ ORDERS = """\
 """
 
 BUS_SIGNUP = """\
-  mail to ada@example.com: welcome!
-  mail to bo@example.com: welcome!
+Two people sign up, one of them twice.
+  mail to ada@example.com: Welcome!
+  mail to bo@example.com: Welcome!
   ada has had a mail
 mails sent: 2
+A second run had nothing to do: every event is acknowledged.
 """
 
 BUS_CHAIN = """\
-  o1: 99.90 charged
+Two orders come in.
+  o1: ada pays 99.90
+  o2: bo pays 12.50
   o1: packed
+  o2: packed
   o1: on its way, 2 hops from the order
+  o2: on its way, 2 hops from the order
+What followed from the first:
   0 order.placed
   1 payment.completed
   2 order.fulfilled
 """
 
 BUS_SCHEDULE = """\
-  11 Feb 09:00: 2 archived
-  12 Feb 02:00: 0 archived
-  13 Feb 02:00: 1 archived
-  14 Feb 02:00: 1 archived
+Four logins, one for each of the last days. First by hand, then three nights:
+  11 Feb 09:00: 2 closed
+  12 Feb 02:00: 0 closed
+  13 Feb 02:00: 1 closed
+  14 Feb 02:00: 1 closed
 events: 4, one by hand and one for each night
 """
 
 BUS_IMPORT = """\
 The first attempt:
-  failed: Unplugged at row 1500
+  up to A1000: commit 1
+  bulk.import failed: the share went away at row 1500
   stored: 1000
 The second attempt:
-  up to row 1000: commit None
-  up to row 2000: commit 2
+  up to A1000: commit None
+  up to A2000: commit 2
   the rest: commit 3
   stored: 2500
 """
@@ -69,14 +78,17 @@ the worker has stopped
 """
 
 BUS_NAMESPACES = """\
-orders: 3 events stored
-payments: 2 events stored
-handled as orders: [1, 2, 3]
-handled as payments: [10, 20]
+orders: order o1, order o2
+  4 events, 0 left to handle
+payments: payment of 99.90
+  2 events, 0 left to handle
 """
 
-TOLD = {
-    "orders.py": ORDERS,
+# Parts of what the story tells, in their order.
+PARTS = {"orders.py": ORDERS}
+
+# All that the others print.
+WHOLE = {
     "bus_signup.py": BUS_SIGNUP,
     "bus_chain.py": BUS_CHAIN,
     "bus_schedule.py": BUS_SCHEDULE,
@@ -101,12 +113,15 @@ def run(name: str, directory: Path) -> list[str]:
 
 
 def test_every_example_is_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == TOLD.keys()
+    assert {path.name for path in EXAMPLES.glob("*.py")} == PARTS.keys() | WHOLE.keys()
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", [*PARTS, *WHOLE])
 def test_example(name: str, tmp_path: Path) -> None:
     printed = run(name, tmp_path)
-    places = [printed.index(line) for line in TOLD[name].splitlines()]
-    assert places == sorted(places)
+    if name in WHOLE:
+        assert printed == WHOLE[name].splitlines()
+    else:
+        places = [printed.index(line) for line in PARTS[name].splitlines()]
+        assert places == sorted(places)
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"

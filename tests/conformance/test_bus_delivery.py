@@ -560,31 +560,6 @@ def test_concurrency_runs_handlers_side_by_side(session: Session):
     assert session.query().entities(Customer).count() == 6
 
 
-def test_events_of_one_key_stay_in_order(session: Session):
-    seen: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    active: set[str] = set()
-    overlaps: list[str] = []
-    lock = threading.Lock()
-
-    @on_event(OrderPlaced, ordered_by=lambda e: e.order_id)
-    def handler(ctx: Placed) -> None:
-        key = ctx.event.order_id
-        with lock:
-            if key in active:
-                overlaps.append(key)
-            active.add(key)
-        time.sleep(0.001)
-        with lock:
-            seen[key].append(ctx.event.total)
-            active.discard(key)
-
-    session.commit(event=[OrderPlaced(order_id="aabc"[n % 4], total=n) for n in range(60)])
-    session.run([handler], until_idle=True, concurrency=3)
-    assert overlaps == []
-    assert all(numbers == sorted(numbers) for numbers in seen.values())
-    assert sum(map(len, seen.values())) == 60
-
-
 def test_a_blocked_handler_does_not_stop_the_others(session: Session):
     release = threading.Event()
     seen: list[int] = []
@@ -604,42 +579,6 @@ def test_a_blocked_handler_does_not_stop_the_others(session: Session):
     session.commit(event=[Ping(n=n) for n in range(20)])
     session.run([blocked, quick], until_idle=True, concurrency=2)
     assert seen == [*range(20), -1]
-
-
-def test_a_blocked_key_does_not_stop_the_others(session: Session):
-    """Many events wait for the one that is blocked; they must not take all the room."""
-    release = threading.Event()
-    seen: list[int] = []
-    released: list[bool] = []
-
-    @on_event(OrderPlaced, 200, ordered_by=lambda e: e.order_id)
-    def blocked(ctx: Placed) -> None:
-        released.append(release.wait(1))
-        release.set()
-
-    @on_event(Ping)
-    def quick(ctx: HandlerContext[Ping]) -> None:
-        seen.append(ctx.event.n)
-        if ctx.event.n == 19:
-            release.set()
-
-    place(session, *["same"] * 30)
-    session.commit(event=[Ping(n=n) for n in range(20)])
-    session.run([blocked, quick], until_idle=True, concurrency=2)
-    assert sorted(seen) == list(range(20))
-    assert released == [True] * 30
-
-
-def test_a_key_that_cannot_be_hashed_is_a_failed_attempt(session: Session):
-    @on_event(OrderPlaced, handler_id="h", ordered_by=lambda e: [e.order_id])
-    def handler(ctx: Placed) -> None:
-        pass
-
-    (event_id,) = place(session, "o1")
-    with in_time(session):
-        session.run([handler], until_idle=True, concurrency=2)
-    record = bus(session).record(event_id)
-    assert record.ack_at is not None or record.attempts == 1
 
 
 # Namespaces and sessions

@@ -11,7 +11,7 @@ from ontologia.config import OntologiaConfig
 from ontologia.errors import EventNotFoundError
 from ontologia.model.canonical import datetime_text
 from ontologia.model.event import Event
-from ontologia.query.binding import check_number
+from ontologia.query.binding import check_moment, check_number
 from ontologia.state.events import StoredEvent
 from ontologia.state.reading import Reader
 from ontologia.storage.base import Store
@@ -169,8 +169,8 @@ class Events:
         with self._store.write(self._namespace) as tx:
             found = tx.events.matching(
                 type=type if type is None or isinstance(type, str) else type.__event_type__,
-                since=None if since is None else datetime_text(since),
-                until=None if until is None else datetime_text(until),
+                since=None if since is None else check_moment("since", since),
+                until=None if until is None else check_moment("until", until),
                 root_event_id=root_event_id,
             )
             count = tx.events.redeliver(event_ids=[e.id for e in found], handler_id=handler_id)
@@ -236,5 +236,5 @@ class Events:
 
     def _before(self, given: datetime | None, retention_ms: int) -> str:
         if given is None:
-            given = self._clock.now() - timedelta(milliseconds=retention_ms)
-        return datetime_text(given)
+            return datetime_text(self._clock.now() - timedelta(milliseconds=retention_ms))
+        return check_moment("before", given)

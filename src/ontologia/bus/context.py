@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ontologia.errors import Failure, FinalCommitError, ValidationError
-from ontologia.model.canonical import digest, text
+from ontologia.model.canonical import digest, dumps, text
 from ontologia.model.entity import Entity, Relation
 from ontologia.model.event import Event, event_payload
 from ontologia.state.commit import Outgoing, UnitOfWork, as_events
@@ -55,6 +55,7 @@ class HandlerContext(Generic[EventT]):
     @property
     def unit(self) -> UnitOfWork:
         """What is queued for the next commit."""
+        self._check_open()
         return self._unit
 
     def ensure(self, obj: Stateful | Iterable[Stateful]) -> None:
@@ -108,7 +109,7 @@ class HandlerContext(Generic[EventT]):
         for event in as_events(list(events)):
             payload = event_payload(event)
             if key is not None:
-                identity = f"key:{event.__event_type__}:{_checked(key)}"
+                identity = f"key:{dumps([event.__event_type__, _checked(key)])}"
             else:
                 same = self._identity(event, payload)
                 seen[same] += 1

@@ -130,7 +130,10 @@ def order_text(key: object) -> str | None:
     if isinstance(key, Enum):
         return f"{type(key).__name__}:{key.name}"
     if isinstance(key, str | int | float | Decimal | UUID | date | bytes):
-        return text(f"{type(key).__name__}:{key!s}")
+        try:
+            return text(f"{type(key).__name__}:{key!s}")
+        except ValueError as error:
+            raise HandlerError(f"ordered_by returned {key!r}.", why=f"{error}.") from None
     raise HandlerError(
         f"ordered_by returned {key!r}.",
         fix="return text, a number, a UUID, a date, an Enum member, or a tuple of these.",

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -22,6 +22,7 @@ from ontologia.errors import LockContentionError
 from ontologia.model.canonical import datetime_text
 from ontologia.storage.base import Store
 from ontologia.storage.events import SessionRecord
+from ontologia.storage.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,8 @@ class Loop:
     def run(self, max_iterations: int | None, until_idle: bool) -> None:
         """Run until stopped, idle, or through with so many iterations."""
         try:
-            self._run(max_iterations, until_idle)
+            with _signals(self.stop):
+                self._run(max_iterations, until_idle)
         finally:
             self._ended.set()
 
@@ -81,9 +83,9 @@ class Loop:
             self._workers = ThreadWorkers(self._runtime, keeper, self._concurrency, self.stop)
         keeper.start()
         try:
-            with _signals(self.stop):
-                self._scheduler.start()
-                self._iterate(self._workers, max_iterations, until_idle)
+            self._scheduler.start()
+            with closing(self._store.watch()) as watch:
+                self._iterate(self._workers, watch, max_iterations, until_idle)
         finally:
             try:
                 self._workers.close(self._patience)
@@ -100,8 +102,10 @@ class Loop:
         now = datetime_text(self._clock.now())
         self._say(lambda tx: tx.events.heartbeat(self._session.session_id, now))
 
-    def _iterate(self, workers: Workers, max_iterations: int | None, until_idle: bool) -> None:
-        watch, iterations = self._store.watch(), 0
+    def _iterate(
+        self, workers: Workers, watch: Watch, max_iterations: int | None, until_idle: bool
+    ) -> None:
+        iterations = 0
         poll = self._config.event_poll_interval_ms / 1000
         while not self._stopping.is_set():
             watch.mark()
@@ -113,7 +117,7 @@ class Loop:
             except LockContentionError:
                 # Nothing is lost: what was claimed comes back when its lease runs out.
                 log.exception("the store is busy; trying again")
-                claimed = 0
+                claimed, busy = 0, True
             iterations += 1
             if max_iterations is not None and iterations >= max_iterations:
                 self._drain(workers, watch.wait)

@@ -17,7 +17,7 @@ from ontologia.bus.handlers import Handler, order_text
 from ontologia.bus.hooks import EventHooks
 from ontologia.clock import Clock
 from ontologia.config import OntologiaConfig
-from ontologia.errors import EventLoopLimitError, LeaseExpiredError
+from ontologia.errors import BusError, EventLoopLimitError, LeaseExpiredError
 from ontologia.model.canonical import datetime_text, loads
 from ontologia.model.event import Event
 from ontologia.state.commit import Committer, Outgoing, UnitOfWork
@@ -101,27 +101,14 @@ class Runtime:
 
     def claim(self, handler: Handler, limit: int) -> Claims:
         """Take what is due for a handler."""
-        now = self._now()
-        text, types = datetime_text(now), (handler.event_type,)
-        keys: dict[str, str | None] | None = None
-        with self._store.read(self._namespace) as snapshot:
-            if not snapshot.events.is_due(handler.handler_id, types, text):
-                return Claims([], [])
-            if handler.ordered_by is not None:
-                unseen = snapshot.events.unseen(handler.handler_id, types, _ORDERED)
-                keys = {record.id: self._order_key(handler, record) for record in unseen}
-        request = ClaimRequest(
-            handler.handler_id,
-            types,
-            self._session.session_id,
-            limit,
-            text,
-            self._later(now, self.lease_ms(handler)),
-            self.max_attempts(handler),
-            keys,
-        )
-        with self._store.write(self._namespace) as tx:
-            claims = tx.events.claim(request)
+        if not self._is_due(handler):
+            return Claims([], [])
+        keys = None
+        if handler.ordered_by is not None:
+            # All that is new must be in its place before the first of a key can be told.
+            while len(keys := self._order_keys(handler)) == _ORDERED:
+                self._claim(handler, 0, keys)
+        claims = self._claim(handler, limit, keys)
         for claim in claims.taken:
             self._hooks.claimed(claim.handler_id, claim.event)
         for record in claims.dead:
@@ -130,6 +117,34 @@ class Runtime:
         if claims.dead:
             self._store.signal.notify()
         return claims
+
+    def _is_due(self, handler: Handler) -> bool:
+        now = datetime_text(self._now())
+        with self._store.read(self._namespace) as snapshot:
+            return snapshot.events.is_due(handler.handler_id, (handler.event_type,), now)
+
+    def _order_keys(self, handler: Handler) -> dict[str, str | None]:
+        with self._store.read(self._namespace) as snapshot:
+            types = (handler.event_type,)
+            unseen = snapshot.events.unseen(handler.handler_id, types, _ORDERED)
+        return {record.id: self._order_key(handler, record) for record in unseen}
+
+    def _claim(
+        self, handler: Handler, limit: int, order_keys: dict[str, str | None] | None
+    ) -> Claims:
+        now = self._now()
+        request = ClaimRequest(
+            handler.handler_id,
+            (handler.event_type,),
+            self._session.session_id,
+            limit,
+            datetime_text(now),
+            self._later(now, self.lease_ms(handler)),
+            self.max_attempts(handler),
+            order_keys,
+        )
+        with self._store.write(self._namespace) as tx:
+            return tx.events.claim(request)
 
     def _order_key(self, handler: Handler, record: EventRecord) -> str | None:
         try:
@@ -189,6 +204,10 @@ class Runtime:
                 self._await(result)
         except Exception as error:
             self._failed(handler, claim, error)
+            return None
+        except asyncio.CancelledError:
+            why = "something that it awaited was cancelled."
+            self._failed(handler, claim, BusError("the handler was cancelled.", why=why))
             return None
         finally:
             self._ambient.context = before

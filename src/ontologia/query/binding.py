@@ -324,6 +324,22 @@ def _having_constant(measure: Measure, value: Any, op: str) -> Any:
         ) from None
 
 
+def check_moment(name: str, at: object) -> str:
+    """An aware time, as stored; raises QueryError."""
+    if not isinstance(at, datetime):
+        raise QueryError(f"{name}({at!r}) is not a time.", fix="pass an aware datetime.")
+    if at.tzinfo is None:
+        raise QueryError(
+            f"{name}({at!r}) has no time zone.",
+            why="what is stored is stamped in UTC.",
+            fix="pass an aware datetime, e.g. datetime.now(timezone.utc).",
+        )
+    try:
+        return canonical.datetime_text(at)
+    except ValueError as error:
+        raise QueryError(f"{name}({at!r}): {error}.") from None
+
+
 def check_number(name: str, value: object) -> int:
     """A whole number, 0 or more, given to a builder; raises QueryError."""
     if type(value) is int and 0 <= value < 2**63:

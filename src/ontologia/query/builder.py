@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
 from ontologia.errors import ModelDefinitionError, QueryError
-from ontologia.model.canonical import datetime_text
 from ontologia.model.codec import Row
 from ontologia.model.entity import Entity, Relation
 from ontologia.model.spec import TypeSpec
@@ -18,6 +17,7 @@ from ontologia.query.binding import (
     bind_measure,
     bind_operand,
     bind_order,
+    check_moment,
     check_number,
 )
 from ontologia.query.export import to_arrow, to_dicts
@@ -123,16 +123,7 @@ class Select(Generic[T]):
     def as_of(self, at: int | datetime) -> Self:
         """See the state right after a commit, or at a moment."""
         if isinstance(at, datetime):
-            if at.tzinfo is None:
-                raise QueryError(
-                    f"as_of({at!r}) has no time zone.",
-                    why="commits are stamped in UTC.",
-                    fix="pass an aware datetime, e.g. datetime.now(timezone.utc).",
-                )
-            try:
-                moment = datetime_text(at)
-            except ValueError as error:
-                raise QueryError(f"as_of({at!r}): {error}.") from None
+            moment = check_moment("as_of", at)
             return self._with(window=Window("as_of"), moment=moment)
         return self._with(window=Window("as_of", check_number("as_of", at)), moment=None)
 

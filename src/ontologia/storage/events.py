@@ -20,7 +20,9 @@ Promises that every backend keeps:
 * **In order where asked**: of the events with the same order key, a handler gets only the first
   that is not finished, by position.
 * **At least once**: an event stays with a handler until it is acknowledged or dead. A claim whose
-  lease ran out counts as a failed attempt when the event is claimed again.
+  lease ran out counts as a failed attempt when the event is claimed again, if it was claimed
+  alone. Of a whole batch that was lost nobody knows which event ended the process: its events are
+  then claimed one at a time, so that one bad event does not make dead letters of the others.
 * **Bounded**: what was acknowledged is never looked at again.
 """
 
@@ -82,7 +84,8 @@ class ClaimRequest:
     lease_until: str
     max_attempts: int
     order_keys: Mapping[str, str | None] | None = None
-    """For a handler that keeps order: the new events that were looked at, and their keys."""
+    """For a handler that keeps order: the first of its new events, and their keys. With a limit of
+    0 they are handed to it, and nothing is claimed."""
 
 
 class Claims(NamedTuple):

@@ -31,6 +31,7 @@ class _Delivery(NamedTuple):
     token: str
     position: int
     order_key: str | None
+    started: bool = False
 
     @property
     def open(self) -> bool:
@@ -52,6 +53,7 @@ class EventLog:
         self.deliveries: dict[tuple[str, str], _Delivery] = {}
         self.dead_letters: list[DeadLetter] = []
         self.sessions: dict[str, SessionRecord] = {}
+        self.rewound: dict[tuple[str, str], int] = {}
         self.ticks: dict[tuple[str, str], str] = {}
 
 
@@ -224,11 +226,15 @@ class MemoryEvents:
             for (event_id, handler), d in self._log.deliveries.items()
             if handler == handler_id and d.open and self.get(event_id) is not None
         ]
-        # Of the events with the same key, only the first that is not finished.
+        # Of the events with the same key, only the first that is not finished, and none while
+        # somebody works on another.
         heads: dict[str, int] = {}
         for d in mine:
             if d.order_key is not None:
                 heads[d.order_key] = min(heads.get(d.order_key, d.position), d.position)
+        for d in mine:
+            if d.order_key is not None and d.record.lease_until > now:
+                heads[d.order_key] = d.position
         found = [
             d
             for d in mine
@@ -274,40 +280,56 @@ class MemoryEvents:
     def claim(self, request: ClaimRequest) -> Claims:
         self._fan_out(request)
         claims = Claims([], [])
-        while len(claims.taken) < request.limit:
-            before = len(claims.dead)
-            due = self._due(request.handler_id, request.types, request.now)
-            for delivery in due:
-                if len(claims.taken) < request.limit:
-                    self._take(request, delivery, claims)
-            if len(claims.dead) == before:
-                break  # otherwise what was given up may let the next of its key go ahead
+        rewound = self._log.rewound.get((self._namespace, request.handler_id), 0)
+        new = self._new(request.handler_id, request.types)
+        if request.order_keys is not None and new and new[0][0] <= rewound:
+            return claims  # these come before those that are open
+        while not claims.taken:
+            due = self._due(request.handler_id, request.types, request.now)[: request.limit]
+            if not due:
+                break
+            self._take(request, due, claims)
         return claims
 
-    def _take(self, request: ClaimRequest, delivery: _Delivery, claims: Claims) -> None:
-        """Claim a delivery, unless its lease ran out too often: then it is dead."""
-        record, event = delivery.record, self._event(delivery)
-        crashed = delivery.token != ""
-        attempts = record.attempts + crashed
-        if crashed and attempts >= request.max_attempts:
-            self._bury(delivery, attempts, LEASE_RAN_OUT, request.now)
-            claims.dead.append(event)
-            return
-        token = str(uuid7())
-        self._put(
-            delivery,
-            token,
-            session_id=request.session_id,
-            claimed_at=request.now,
-            lease_until=request.lease_until,
-            attempts=attempts,
-            last_error=LEASE_RAN_OUT if crashed else record.last_error,
-        )
-        claims.taken.append(
-            Claim(
-                event, request.handler_id, token, request.lease_until, attempts, record.generation
+    def _take(self, request: ClaimRequest, due: list[_Delivery], claims: Claims) -> None:
+        """Claim deliveries; those whose lease ran out too often are dead.
+
+        What may have ended its process is tried alone.
+        """
+        chosen: list[tuple[_Delivery, int]] = []
+        for delivery in due:
+            lapsed = delivery.token != ""
+            attempts = delivery.record.attempts + (lapsed and delivery.started)
+            if lapsed and chosen:
+                break
+            if lapsed and attempts >= request.max_attempts:
+                self._bury(delivery, attempts, LEASE_RAN_OUT, request.now)
+                claims.dead.append(self._event(delivery))
+                continue
+            chosen.append((delivery, attempts))
+            if lapsed:
+                break
+        for delivery, attempts in chosen:
+            token, record = str(uuid7()), delivery.record
+            self._put(
+                delivery._replace(started=len(chosen) == 1),
+                token,
+                session_id=request.session_id,
+                claimed_at=request.now,
+                lease_until=request.lease_until,
+                attempts=attempts,
+                last_error=LEASE_RAN_OUT if delivery.token else record.last_error,
             )
-        )
+            claims.taken.append(
+                Claim(
+                    self._event(delivery),
+                    request.handler_id,
+                    token,
+                    request.lease_until,
+                    attempts,
+                    record.generation,
+                )
+            )
 
     def _held(self, claim: Claim, now: str) -> _Delivery | None:
         found = self._log.deliveries.get((claim.event.id, claim.handler_id))
@@ -400,8 +422,10 @@ class MemoryEvents:
         return count
 
     def rewind(self, handler_id: str) -> None:
+        handler = (self._namespace, handler_id)
+        self._set(self._log.rewound, handler, self._log.last_position)
         for place in list(self._log.handlers):
-            if place[:2] == (self._namespace, handler_id):
+            if place[:2] == handler:
                 self._set(self._log.handlers, place, 0)
 
     def cleanup(self, before: str, *, force: bool, limit: int) -> int:

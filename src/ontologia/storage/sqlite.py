@@ -228,7 +228,6 @@ class SQLiteStore:
         self._idle_lock = threading.Lock()
         self._closed = False
         self._writer: sqlite3.Connection | None = None
-        self._watcher: sqlite3.Connection | None = None
         try:
             self._prepare()
         except sqlite3.Error as error:
@@ -395,16 +394,18 @@ class SQLiteStore:
                 self._release_writer()
 
     def watch(self) -> Watch:
-        return Watch(self.signal, None if self._in_memory else self._data_version)
-
-    def _data_version(self) -> object:
+        if self._in_memory:
+            return Watch(self.signal)
         # A connection of its own: the number tells of changes made by all others.
-        if self._watcher is None:
-            self._watcher = self._connect()
-        try:
-            return self._watcher.execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error as error:
-            raise self._translate(error) from error
+        connection = self._borrow()
+
+        def version() -> object:
+            try:
+                return connection.execute("PRAGMA data_version").fetchone()
+            except sqlite3.Error as error:
+                raise self._translate(error) from error
+
+        return Watch(self.signal, version, lambda: self._give_back(connection))
 
     def _acquire_writer(self) -> sqlite3.Connection:
         """The connection for writing, which one thread holds at a time."""

@@ -37,9 +37,19 @@ class Signal:
 class Watch:
     """Notices changes of a store: at once from this process, soon from another."""
 
-    def __init__(self, signal: Signal, version: Callable[[], object] | None = None) -> None:
-        self._signal, self._version = signal, version
+    def __init__(
+        self,
+        signal: Signal,
+        version: Callable[[], object] | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._signal, self._version, self._on_close = signal, version, on_close
         self._seen = self._current()
+
+    def close(self) -> None:
+        """Release what it needs to look at the store."""
+        if self._on_close is not None:
+            self._on_close()
 
     def _current(self) -> tuple[int, object]:
         return self._signal.count, None if self._version is None else self._version()

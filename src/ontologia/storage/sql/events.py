@@ -36,20 +36,23 @@ EVENT_TABLES = (
     "WHERE dedupe_key IS NOT NULL",
     "CREATE TABLE event_handlers (namespace TEXT NOT NULL, handler_id TEXT NOT NULL, "
     "type TEXT NOT NULL, position INTEGER NOT NULL, registered_at TEXT NOT NULL, "
-    "PRIMARY KEY (namespace, handler_id, type)){table}",
+    "rewound INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (namespace, handler_id, type)){table}",
     "CREATE TABLE event_claims (event_id TEXT NOT NULL, handler_id TEXT NOT NULL, "
     "namespace TEXT NOT NULL, type TEXT NOT NULL, position INTEGER NOT NULL, "
     "priority INTEGER NOT NULL, session_id TEXT NOT NULL, token TEXT NOT NULL, "
     "claimed_at TEXT NOT NULL, lease_until TEXT NOT NULL, ack_at TEXT, "
     "attempts INTEGER NOT NULL DEFAULT 0, "
     "available_at TEXT NOT NULL, last_error TEXT, dead_lettered_at TEXT, "
-    "generation INTEGER NOT NULL DEFAULT 0, order_key TEXT, blocked INTEGER NOT NULL DEFAULT 0, "
+    "generation INTEGER NOT NULL DEFAULT 0, started INTEGER NOT NULL DEFAULT 0, "
+    "order_key TEXT, blocked INTEGER NOT NULL DEFAULT 0, "
     "PRIMARY KEY (event_id, handler_id)){table}",
     # Only what is not finished: claims never meet what was acknowledged, or waits for another.
     "CREATE INDEX event_claims_open ON event_claims (namespace, handler_id, priority DESC, "
     "position) WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND blocked = 0",
     "CREATE INDEX event_claims_order ON event_claims (namespace, handler_id, order_key, position) "
     "WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND order_key IS NOT NULL",
+    "CREATE INDEX event_claims_leases ON event_claims (namespace, handler_id, order_key, "
+    "lease_until) WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND order_key IS NOT NULL",
     "CREATE INDEX event_claims_dead ON event_claims (namespace, handler_id, type) "
     "WHERE dead_lettered_at IS NOT NULL",
     "CREATE TABLE dead_letters (id INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, "
@@ -71,7 +74,14 @@ _EVENT = ", ".join(EventRecord._fields)
 _CLAIM = ", ".join(ClaimRecord._fields)
 _DEAD = ", ".join(DeadLetter._fields)
 _OPEN = "ack_at IS NULL AND dead_lettered_at IS NULL"
-_DUE = f"{_OPEN} AND blocked = 0 AND lease_until <= ? AND available_at <= ?"
+_DUE = (
+    f"{_OPEN} AND blocked = 0 AND lease_until <= ? AND available_at <= ? "
+    # Nobody works on another event of the same key: a replayed one may come before it.
+    "AND (order_key IS NULL OR NOT EXISTS (SELECT 1 FROM event_claims AS b "
+    "WHERE b.namespace = event_claims.namespace AND b.handler_id = event_claims.handler_id "
+    "AND b.order_key = event_claims.order_key AND b.lease_until > ? "
+    "AND b.ack_at IS NULL AND b.dead_lettered_at IS NULL))"
+)
 _HELD = (
     "event_id = ? AND handler_id = ? AND namespace = ? AND token = ? AND lease_until > ? "
     f"AND {_OPEN}"
@@ -190,9 +200,7 @@ class SQLEvents:
             "WHERE h.namespace = ? AND h.type <> '' GROUP BY h.handler_id, h.type",
             self._namespace,
         )
-        for row in new:
-            known[row[:2]] = _added(known.get(row[:2]), Backlog(*row))
-        return [known[place] for place in sorted(known)]
+        return sorted(_added(known.get(row[:2]), Backlog(*row)) for row in new)
 
     def is_due(self, handler_id: str, types: Sequence[str], now: str) -> bool:
         if not types:
@@ -203,6 +211,7 @@ class SQLEvents:
             f"AND {among.sql} LIMIT 1",
             self._namespace,
             handler_id,
+            now,
             now,
             now,
             *among.parameters,
@@ -231,27 +240,37 @@ class SQLEvents:
         unknown = self._unregistered(handler_id, types)
         if not unknown:
             return False
-        among = self._among("type", unknown)
-        return bool(
-            self._rows(
-                f"SELECT 1 FROM events WHERE namespace = ? AND {among.sql} AND position > {_START} "
-                "LIMIT 1",
-                self._namespace,
-                *among.parameters,
-                self._namespace,
-                handler_id,
-            )
+        others = self._since_start(handler_id, unknown)
+        return bool(self._rows(f"SELECT 1 {others.sql} LIMIT 1", *others.parameters))
+
+    def _since_start(self, handler_id: str, types: Sequence[str]) -> Fragment:
+        """The events of types that a handler is not registered for yet."""
+        among = self._among("e.type", types)
+        return Fragment(
+            f"FROM events AS e WHERE e.namespace = ? AND {among.sql} AND e.position > {_START}",
+            self._namespace,
+            *among.parameters,
+            self._namespace,
+            handler_id,
         )
 
     def unseen(self, handler_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
         if not types:
             return []
-        columns = ", ".join(f"e.{name}" for name in EventRecord._fields)
+        columns = ", ".join(f"e.{name}" for name in ("position", *EventRecord._fields))
         new = self._new_events(handler_id, types)
         rows = self._rows(
             f"SELECT {columns} {new.sql} ORDER BY e.position LIMIT ?", *new.parameters, limit
         )
-        return [EventRecord(*row) for row in rows]
+        unknown = self._unregistered(handler_id, types)
+        if unknown:
+            others = self._since_start(handler_id, unknown)
+            rows += self._rows(
+                f"SELECT {columns} {others.sql} ORDER BY e.position LIMIT ?",
+                *others.parameters,
+                limit,
+            )
+        return [EventRecord(*row[1:]) for row in sorted(rows)[:limit]]
 
     def matching(
         self,
@@ -362,6 +381,8 @@ class SQLEvents:
 
     def _fan_out_in_order(self, request: ClaimRequest, keys: Mapping[str, str | None]) -> None:
         """The same for a handler that keeps order, as far as the keys of new events are known."""
+        if not keys:
+            return
         among = self._among("id", list(keys))
         events = self._rows(
             f"SELECT id, type, position FROM events WHERE namespace = ? AND {among.sql} "
@@ -375,7 +396,7 @@ class SQLEvents:
             "session_id, token, claimed_at, lease_until, available_at, order_key, blocked) "
             "SELECT id, ?, namespace, type, position, priority, '', '', '', '', '', ?, "
             "CASE WHEN EXISTS (SELECT 1 FROM event_claims WHERE namespace = ? AND handler_id = ? "
-            f"AND order_key = ? AND {_OPEN}) THEN 1 ELSE 0 END "
+            f"AND order_key = ? AND position < events.position AND {_OPEN}) THEN 1 ELSE 0 END "
             "FROM events WHERE id = ? ON CONFLICT (event_id, handler_id) DO NOTHING",
             [(place[1], keys[i], *place, keys[i], i) for i, _, _ in events],
         )
@@ -384,6 +405,19 @@ class SQLEvents:
             "WHERE namespace = ? AND handler_id = ? AND type = ? AND position < ?",
             [(at, *place, type_, at) for _, type_, at in events],
         )
+        rewound = self._rows(
+            "SELECT 1 FROM event_handlers WHERE namespace = ? AND handler_id = ? "
+            "AND rewound >= ? LIMIT 1",
+            *(*place, min((at for _, _, at in events), default=1)),
+        )
+        if rewound:  # these come before what is open already
+            self._reorder()
+
+    def _is_rewinding(self, request: ClaimRequest) -> bool:
+        """Whether events are still to be handed out that come before those that are open."""
+        new = self._new_events(request.handler_id, request.types)
+        sql = f"SELECT 1 {new.sql} AND h.rewound >= e.position LIMIT 1"
+        return bool(self._rows(sql, *new.parameters))
 
     def _reorder(self) -> None:
         """Find out anew what waits for an earlier event of its key."""
@@ -407,27 +441,28 @@ class SQLEvents:
         if not request.types:
             return claims
         self._fan_out(request)
-        while len(claims.taken) < request.limit:
-            rows = self._due(request, request.limit - len(claims.taken))
+        if request.order_keys is not None and self._is_rewinding(request):
+            return claims
+        while not claims.taken:
+            rows = self._due(request, request.limit)
             if not rows:
                 break
-            before = len(claims.dead)
             self._take(request, rows, claims)
-            if len(claims.dead) == before:
-                break
         return claims
 
     def _due(self, request: ClaimRequest, limit: int) -> list[Any]:
         columns = ", ".join(f"e.{name}" for name in EventRecord._fields)
         among = self._among("type", request.types)
         return self._rows(
-            f"SELECT c.token, c.attempts, c.generation, c.session_id, {columns} "
-            "FROM (SELECT event_id, token, attempts, generation, session_id, priority, position "
+            f"SELECT c.token, c.started, c.attempts, c.generation, c.session_id, {columns} "
+            "FROM (SELECT event_id, token, started, attempts, generation, session_id, priority, "
+            "position "
             f"FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} "
             f"AND {among.sql} ORDER BY priority DESC, position LIMIT ?) AS c "
             "JOIN events AS e ON e.id = c.event_id ORDER BY c.priority DESC, c.position",
             self._namespace,
             request.handler_id,
+            request.now,
             request.now,
             request.now,
             *among.parameters,
@@ -436,13 +471,14 @@ class SQLEvents:
 
     def _take(self, request: ClaimRequest, rows: list[Any], claims: Claims) -> None:
         """Claim rows; those whose lease ran out too often become dead letters."""
-        changes: list[tuple[Any, ...]] = []
-        for token, attempts, generation, session_id, *event in rows:
+        error = None
+        for token, started, attempts, generation, session_id, *event in rows:
             record = EventRecord(*event)
-            crashed = token != ""
-            if crashed:
-                attempts += 1
-            if crashed and attempts >= request.max_attempts:
+            lapsed = token != ""
+            if lapsed and claims.taken:
+                break  # what may have ended its process is tried alone
+            attempts += lapsed and started
+            if lapsed and attempts >= request.max_attempts:
                 self._bury(
                     record, request.handler_id, session_id, attempts, LEASE_RAN_OUT, request.now
                 )
@@ -452,22 +488,26 @@ class SQLEvents:
             claims.taken.append(
                 Claim(record, request.handler_id, fresh, request.lease_until, attempts, generation)
             )
-            error = LEASE_RAN_OUT if crashed else None
-            changes.append(
-                (
-                    request.session_id,
-                    fresh,
-                    request.now,
-                    request.lease_until,
-                    attempts,
-                    error,
-                    record.id,
-                    request.handler_id,
-                )
+            if lapsed:
+                error = LEASE_RAN_OUT
+                break
+        changes = [
+            (
+                request.session_id,
+                claim.token,
+                len(claims.taken) == 1,
+                request.now,
+                request.lease_until,
+                claim.attempts,
+                error,
+                claim.event.id,
+                request.handler_id,
             )
+            for claim in claims.taken
+        ]
         self._connection.executemany(
-            "UPDATE event_claims SET session_id = ?, token = ?, claimed_at = ?, lease_until = ?, "
-            "attempts = ?, last_error = COALESCE(?, last_error) "
+            "UPDATE event_claims SET session_id = ?, token = ?, started = ?, claimed_at = ?, "
+            "lease_until = ?, attempts = ?, last_error = COALESCE(?, last_error) "
             "WHERE event_id = ? AND handler_id = ?",
             changes,
         )
@@ -591,7 +631,8 @@ class SQLEvents:
 
     def rewind(self, handler_id: str) -> None:
         self._connection.execute(
-            "UPDATE event_handlers SET position = 0 WHERE namespace = ? AND handler_id = ?",
+            "UPDATE event_handlers SET position = 0, rewound = (SELECT COALESCE(MAX(position), 0) "
+            "FROM events) WHERE namespace = ? AND handler_id = ?",
             (self._namespace, handler_id),
         )
 
