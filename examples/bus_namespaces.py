@@ -1,52 +1,75 @@
 """Several namespaces in one process: ``python examples/bus_namespaces.py``.
 
-Orders and payments share a file. Each session sees the events of its own namespace only, even
-where the types are the same.
+Orders and payments share a file and a process. Each session sees the state and the events of its
+own namespace only, even where the types are the same: both record what they audit.
 """
 
 import asyncio
 import tempfile
 
-from ontologia import Event, Field, HandlerContext, Session, on_event
+from ontologia import Entity, Event, Field, HandlerContext, Session, on_event
 
 
-class Requested(Event):
-    number: Field[int]
+class OrderPlaced(Event):
+    order_id: Field[str]
 
 
-orders: list[int] = []
-payments: list[int] = []
+class PaymentReceived(Event):
+    payment_id: Field[str]
+    cents: Field[int]
 
 
-@on_event(Requested)
-def handle_order(ctx: HandlerContext[Requested]) -> None:
-    orders.append(ctx.event.number)
+class Audited(Event):
+    what: Field[str]
 
 
-@on_event(Requested)
-async def handle_payment(ctx: HandlerContext[Requested]) -> None:
+class AuditEntry(Entity):
+    what: Field[str] = Field(primary_key=True)
+
+
+@on_event(OrderPlaced)
+def confirm_order(ctx: HandlerContext[OrderPlaced]) -> None:
+    ctx.commit(event=Audited(what=f"order {ctx.event.order_id}"), final=True)
+
+
+@on_event(PaymentReceived)
+async def book_payment(ctx: HandlerContext[PaymentReceived]) -> None:
     await asyncio.sleep(0)  # handlers may be coroutine functions
-    payments.append(ctx.event.number)
+    ctx.commit(event=Audited(what=f"payment of {ctx.event.cents / 100:.2f}"), final=True)
+
+
+@on_event(Audited)
+def write_audit(ctx: HandlerContext[Audited]) -> None:
+    ctx.ensure(AuditEntry(what=ctx.event.what))
+    ctx.commit(final=True)
+
+
+order_handlers = [confirm_order, write_audit]
+payment_handlers = [book_payment, write_audit]
+
+
+def show(session: Session) -> None:
+    entries = sorted(entry.what for entry in session.query().entities(AuditEntry))
+    print(f"{session.namespace}: {', '.join(entries)}")
+    print(f"  {len(session.list_events())} events, {session.stats().pending} left to handle")
 
 
 async def work(uri: str) -> None:
-    with Session(uri, "orders") as order_session, Session(uri, "payments") as payment_session:
-        order_session.commit(event=[Requested(number=n) for n in (1, 2, 3)])
-        payment_session.commit(event=[Requested(number=n) for n in (10, 20)])
+    with Session(uri, "orders") as orders, Session(uri, "payments") as payments:
+        orders.commit(event=[OrderPlaced(order_id=name) for name in ("o1", "o2")])
+        payments.commit(event=PaymentReceived(payment_id="p1", cents=9_990))
         # run() blocks, so each session gets a thread; without until_idle, until stop().
         await asyncio.gather(
-            asyncio.to_thread(order_session.run, [handle_order], until_idle=True),
-            asyncio.to_thread(payment_session.run, [handle_payment], until_idle=True),
+            asyncio.to_thread(orders.run, order_handlers, until_idle=True),
+            asyncio.to_thread(payments.run, payment_handlers, until_idle=True),
         )
-        for session in (order_session, payment_session):
-            print(f"{session.namespace}: {len(session.list_events())} events stored")
+        show(orders)
+        show(payments)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(work(f"sqlite:///{directory}/app.db"))
-    print(f"handled as orders: {orders}")
-    print(f"handled as payments: {payments}")
 
 
 if __name__ == "__main__":

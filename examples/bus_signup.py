@@ -1,7 +1,8 @@
 """A simple event handler: ``python examples/bus_signup.py``.
 
-A new user gets a welcome mail. The log of mails makes the handler safe to repeat: when it runs
-again after a crash, it sees that the mail is out.
+A new user gets a welcome mail. Sending is a side effect, which a transaction cannot undo: the
+handler writes down what it has sent, and the id of the event lets the mail service recognise the
+same mail if the handler died in between and runs again.
 """
 
 import tempfile
@@ -21,8 +22,19 @@ class EmailLog(Entity):
     sent_at: Field[datetime]
 
 
-def send(address: str) -> None:
-    print(f"  mail to {address}: welcome!")
+class MailService:
+    """Stands for an external service that knows idempotency keys."""
+
+    def __init__(self) -> None:
+        self._accepted: set[str] = set()
+
+    def send(self, to: str, subject: str, *, idempotency_key: str) -> None:
+        if idempotency_key not in self._accepted:
+            self._accepted.add(idempotency_key)
+            print(f"  mail to {to}: {subject}")
+
+
+mail = MailService()
 
 
 @on_event(UserSignup)
@@ -31,7 +43,7 @@ def send_welcome_email(ctx: HandlerContext[UserSignup]) -> None:
     if ctx.session.query().entities(EmailLog).get(user_id) is not None:
         print(f"  {user_id} has had a mail")
         return
-    send(ctx.event.email)
+    mail.send(ctx.event.email, "Welcome!", idempotency_key=str(ctx.event.id))
     ctx.ensure(EmailLog(user_id=user_id, kind="welcome", sent_at=datetime.now(UTC)))
     ctx.commit()
 

@@ -168,6 +168,7 @@ def test_page(page: Path, tmp_path: Path) -> None:
 
 def test_first_program_of_the_readme_runs_as_pasted(tmp_path: Path) -> None:
     (first, promised), *_ = python_blocks(README.read_text(encoding="utf-8"))
+    assert len(first.text.splitlines()) < 40
     (tmp_path / "program.py").write_text(first.text, encoding="utf-8")
     printed = run_python(["program.py"], tmp_path)
     assert printed.strip()
