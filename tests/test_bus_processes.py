@@ -125,7 +125,9 @@ def test_a_killed_worker_leaves_every_effect_once(
             process.kill()
         assert process.wait(10) == -signal.SIGKILL
     assert session.head in committed
-    assert of_type(session, "billed") == ["o0", "o1", "o2"][: session.head], "state and event"
+    bills = [b.id for b in session.query().entities(Bill).collect()]
+    assert of_type(session, "billed") == sorted(bills), "state and event together"
+    assert len(bills) == session.head
     assert of_type(session, "counted") == [], "what was emitted goes with the acknowledgement"
     claims = [c for e in bus(session).latest(9) for c in bus(session).claims(e.id)]
     assert {c.ack_at for c in claims} == {None}
@@ -138,7 +140,7 @@ def test_a_killed_worker_leaves_every_effect_once(
         assert of_type(session, event.__event_type__) == ["o0", "o1", "o2"]
     claims = [bus(session).record(e.id, "bill") for e in bus(session).latest(99)[-3:]]
     assert all(c.ack_at for c in claims)
-    assert "lease ran out" in (claims[-1].last_error or "")
+    assert any("lease ran out" in (c.last_error or "") for c in claims)
 
 
 def test_an_event_that_kills_its_worker_takes_no_others_along(session: Session, path: Path):

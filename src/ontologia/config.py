@@ -12,6 +12,10 @@ from ontologia.errors import ConfigError
 Synchronous = Literal["FULL", "NORMAL"]
 
 
+LONGEST_MS = 100 * 365 * 86_400_000
+"""No duration is longer than 100 years: sums of times must stay times."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OntologiaConfig:
     """Options of a session; durations are in milliseconds."""
@@ -117,10 +121,11 @@ def _parse(name: str, hint: Any, raw: str) -> Any:
 
 def _check(name: str, hint: Any, value: object) -> None:
     if hint is int:
-        if type(value) is not int or not 0 < value < 2**53:
+        most = LONGEST_MS if name.endswith("_ms") else 2**53
+        if type(value) is not int or not 0 < value <= most:
             raise ConfigError(
                 f"{name} is {value!r}.",
-                why="it must be a whole number above 0.",
+                why=f"it must be a whole number above 0, and at most {most}.",
                 fix="pass such a number.",
             )
     elif hint is str:

@@ -91,7 +91,7 @@ class Session:
             self._types.add(cls)
         for cls in _classes("relation_types", relation_types, Relation):
             self._types.add(cls)
-        self._closed = False
+        self._closed = self._closing = False
         self._loops: list[Loop] = []
         self._ambient = Ambient()
         self._local = threading.local()
@@ -227,8 +227,12 @@ class Session:
         """
         if self._closed:
             raise SessionClosedError
-        if type(concurrency) is not int or concurrency < 1:
-            raise ConfigError(f"concurrency is {concurrency!r}.", fix="pass 1 or more.")
+        for name, number in (("concurrency", concurrency), ("max_iterations", max_iterations)):
+            optional = name == "max_iterations" and number is None
+            if not optional and (type(number) is not int or number < 1):
+                raise ConfigError(f"{name} is {number!r}.", fix="pass 1 or more.")
+        if not isinstance(hooks, EventHooks | None):
+            raise ConfigError(f"hooks is {hooks!r}.", fix="pass EventHooks(...).")
         found = collect(handlers)
         runtime = Runtime(
             self,
@@ -243,7 +247,7 @@ class Session:
         now = datetime_text(self._clock.now())
         metadata = {"hostname": gethostname(), "pid": getpid(), **self.instance_metadata}
         record = SessionRecord(self.session_id, self.namespace, now, now, metadata, None)
-        scheduler = Scheduler(self._store, self.namespace, self._clock, list(schedules or ()))
+        scheduler = Scheduler(self._store, self.namespace, self._clock, schedules)
         loop = Loop(
             runtime,
             self._store,
@@ -254,12 +258,17 @@ class Session:
             found,
             scheduler,
             concurrency,
+            is_last=lambda: self._loops == [loop],
         )
         self._loops.append(loop)
+        outside, self._ambient.running = self._ambient.running, True
         try:
             loop.run(max_iterations, until_idle)
         finally:
+            self._ambient.running = outside
             self._loops.remove(loop)
+            if self._closing and not self._loops:
+                self.close()
 
     @property
     def events(self) -> Events:
@@ -332,14 +341,20 @@ class Session:
     # Life cycle
 
     def close(self) -> None:
-        """Release the datastore; what is queued is forgotten. Idempotent."""
-        if not self._closed:
-            self.stop()
-            if self._ambient.context is None:
-                for loop in list(self._loops):
-                    loop.join()
-            self._closed = self._reader.closed = True
-            self._store.close()
+        """Release the datastore; what is queued is forgotten. Idempotent.
+
+        Runs are stopped first; from inside a run, the datastore is released when it has ended.
+        """
+        if self._closed:
+            return
+        self.stop()
+        if self._ambient.running and self._loops:
+            self._closing = True
+            return
+        for loop in list(self._loops):
+            loop.join()
+        self._closed = self._reader.closed = True
+        self._store.close()
 
     def __enter__(self) -> Self:
         if self._closed:

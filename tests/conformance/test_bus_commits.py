@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -21,6 +22,7 @@ from ontologia import (
     LeaseExpiredError,
     OntologiaConfig,
     Session,
+    ValidationError,
     on_event,
 )
 
@@ -173,6 +175,93 @@ def test_a_handler_sees_its_event_and_reads_what_it_committed(session: Session):
     session.commit(event=event)
     session.run([handler], until_idle=True)
     assert seen == [0, 1, ("o1", 7, 3), (event.id, event.id, 0)]
+
+
+# The session of a handler
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_inside_a_handler_the_session_is_its_unit_of_work(session: Session, concurrency: int):
+    seen: list[Any] = []
+
+    @on_event(OrderPlaced)
+    def handler(ctx: Placed) -> None:
+        ctx.session.ensure(Customer(id="dropped"))
+        ctx.ensure(Customer(id="dropped too"))
+        seen.append(ctx.session.pending)
+        ctx.session.discard()
+        seen.append(ctx.session.pending)
+        ctx.session.ensure([Customer(id="c1"), Customer(id="c2")])
+        ctx.ensure(Customer(id="c3"))
+        ctx.session.add_commit_meta("who", "handler")
+        seen.append(ctx.session.commit(event=Shipped(order_id="o1")))
+        ctx.session.ensure(Customer(id="forgotten"))
+
+    session.ensure(Customer(id="own"))
+    session.add_commit_meta("who", "session")
+    (event_id,) = place_by_another(session, "o1")
+    session.run([handler], until_idle=True, concurrency=concurrency)
+    assert seen == [2, 0, 1]
+    assert names(session) == ["c1", "c2", "c3"]
+    assert session.list_commits()[0].metadata["who"] == "handler"
+    (shipped,) = [e for e in session.list_events() if e.type == "shipped"]
+    assert (shipped.causation_id, shipped.chain_depth) == (event_id, 1)
+    # And nothing of it is left in the session.
+    assert session.pending == 1
+    session.commit()
+    assert names(session) == ["c1", "c2", "c3", "own"]
+    assert session.list_commits()[0].metadata["who"] == "session"
+
+
+def place_by_another(session: Session, *order_ids: str) -> list[str]:
+    """Orders from another thread: what this one has queued stays queued."""
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.extend(place(session, *order_ids)))
+    thread.start()
+    thread.join()
+    return found
+
+
+def test_a_commit_through_the_session_is_fenced(session: Session, clock: FakeClock):
+    errors: list[str] = []
+
+    @on_event(OrderPlaced)
+    def slow(ctx: Placed) -> None:
+        ctx.session.ensure(Customer(id=f"run-{len(errors)}"))
+        if not errors:
+            clock.advance(seconds=31)
+        try:
+            ctx.session.commit(event=Shipped(order_id="o1"))
+        except LeaseExpiredError as error:
+            errors.append(error.code)
+
+    place(session, "o1")
+    session.run([slow], until_idle=True)
+    assert errors == ["lease_expired"]
+    assert names(session) == ["run-1"]
+    assert len(stored(session, Shipped)) == 1
+
+
+def test_a_handler_cannot_go_on_through_the_session_after_its_final_commit(session: Session):
+    refused: list[str] = []
+
+    @on_event(OrderPlaced)
+    def handler(ctx: Placed) -> None:
+        ctx.commit(final=True)
+        for late in (
+            lambda: ctx.session.ensure(Customer(id="late")),
+            lambda: ctx.session.add_commit_meta("a", "b"),
+            lambda: ctx.session.commit(event=Ping()),
+        ):
+            with pytest.raises(FinalCommitError) as error:
+                late()
+            refused.append(error.value.code)
+
+    place(session, "o1")
+    session.run([handler], until_idle=True)
+    assert refused == ["final_commit"] * 3
+    assert session.pending == 0
+    assert (names(session), stored(session, Ping)) == ([], [])
 
 
 # Commit events are opt-in
@@ -376,6 +465,48 @@ def test_a_commit_after_the_lease_is_refused(session: Session, clock: FakeClock,
     assert stored(session, Ping) == [{"n": 1}]
     (claim,) = bus(session).claims(event_id)
     assert claim.attempts == 1, "a lease that ran out is an attempt"
+
+
+def test_a_commit_of_nothing_tells_of_the_lost_lease_too(session: Session, clock: FakeClock):
+    errors: list[str] = []
+
+    @on_event(OrderPlaced)
+    def slow(ctx: Placed) -> None:
+        assert ctx.commit() is None, "in time there is nothing to say"
+        if not errors:
+            clock.advance(seconds=30)
+            for commit in (ctx.commit, ctx.session.commit):
+                with pytest.raises(LeaseExpiredError) as error:
+                    commit()
+                errors.append(error.value.code)
+
+    place(session, "o1")
+    session.run([slow], until_idle=True)
+    assert errors == ["lease_expired"] * 2
+
+
+def test_a_commit_that_was_taken_over_by_another_session(open_session: Any, clock: FakeClock):
+    """Both run the handler at the same time; only the one that holds the lease changes anything."""
+    one, two = open_session(), open_session()
+    runs: list[str] = []
+
+    @on_event(OrderPlaced, handler_id="h")
+    def handler(ctx: Placed) -> None:
+        runs.append(ctx.session.session_id)
+        me = "first" if len(runs) == 1 else "second"
+        ctx.emit(Ping(n=len(runs)))
+        if me == "first":
+            clock.advance(seconds=31)
+            two.run([handler], until_idle=True)
+        ctx.ensure(Customer(id=me))
+        ctx.commit(event=Shipped(order_id=me))
+
+    place(one, "o1")
+    one.run([handler], until_idle=True)
+    assert runs == [one.session_id, two.session_id]
+    assert names(one) == ["second"]
+    assert stored(one, Shipped) == [{"order_id": "second"}]
+    assert stored(one, Ping) == [{"n": 2}]
 
 
 def test_a_handler_that_swallows_the_lost_lease_acknowledges_nothing(
@@ -669,6 +800,48 @@ def test_the_same_event_twice_in_one_run_is_two_events(session: Session, clock: 
     assert stored(session, Shipped) == [{"order_id": "o1"}] * 2
 
 
+@pytest.mark.parametrize("fault", ["events.holds", "events.enqueue", "end"])
+def test_a_commit_that_failed_and_is_made_again_leaves_one_event(
+    session: Session, clock: FakeClock, fault: str
+):
+    """Also when the handler crashes after it, and everything goes well the second time."""
+    runs: list[int] = []
+
+    @on_event(OrderPlaced)
+    def handler(ctx: Placed) -> None:
+        runs.append(1)
+        ctx.ensure(Customer(id="c1"))
+        if len(runs) == 1:
+            with pytest.raises(Fault), break_store(session, fault):
+                ctx.commit(event=Shipped(order_id="o1"))
+        ctx.commit(event=Shipped(order_id="o1"))
+        if len(runs) == 1:
+            raise RuntimeError("after the commit")
+
+    place(session, "o1")
+    retry(session, clock, [handler])
+    assert len(runs) == 2
+    assert stored(session, Shipped) == [{"order_id": "o1"}]
+    assert len(session.list_commits()) == 1
+
+
+def test_committed_and_emitted_equals_are_counted_together(session: Session, clock: FakeClock):
+    runs: list[int] = []
+
+    @on_event(OrderPlaced)
+    def handler(ctx: Placed) -> None:
+        runs.append(1)
+        ctx.commit(event=Ping(n=1))
+        ctx.emit(Ping(n=1))
+        ctx.commit(event=Ping(n=1))
+        if len(runs) == 1:
+            raise RuntimeError("after the commits")
+
+    place(session, "o1")
+    retry(session, clock, [handler])
+    assert stored(session, Ping) == [{"n": 1}] * 3
+
+
 def test_two_handlers_and_two_events_do_not_share_an_identity(session: Session):
     @on_event(OrderPlaced)
     def one(ctx: Placed) -> None:
@@ -693,6 +866,91 @@ def test_a_key_is_the_identity(session: Session):
     session.run([handler], until_idle=True)
     assert stored(session, Shipped) == [{"order_id": "a"}]
     assert stored(session, Ping) == [{"n": 1}], "a key belongs to its type"
+
+
+def test_a_key_belongs_to_its_type_whatever_the_names(session: Session):
+    class One(Event, type="x"):
+        pass
+
+    class Two(Event, type="x:y"):
+        pass
+
+    @on_event(OrderPlaced)
+    def handler(ctx: Placed) -> None:
+        ctx.emit(One(), key="y:z")
+        ctx.emit(Two(), key="z")
+        ctx.emit(One(), key="")
+
+    place(session, "o1")
+    session.run([handler], until_idle=True)
+    assert sorted(e.type for e in session.list_events(3)) == ["x", "x", "x:y"]
+
+
+def test_a_key_holds_over_handlers_replays_and_namespaces(open_session: Any):
+    session, other = open_session("one"), open_session("two")
+
+    @on_event(OrderPlaced, handler_id="h")
+    def handler(ctx: Placed) -> None:
+        ctx.emit(Shipped(order_id=ctx.event.order_id), key="k")
+        ctx.emit(Shipped(order_id=ctx.event.order_id), key="k")
+        ctx.emit(Shipped(order_id="keyless"))
+
+    @on_event(OrderPlaced, handler_id="g")
+    def another(ctx: Placed) -> None:
+        ctx.emit(Shipped(order_id="of another"), key="k")
+
+    for each in (session, other):
+        (event_id,) = place(each, "o1")
+        each.run([handler], until_idle=True)
+        each.events.replay(event_id)
+        each.run([handler, another], until_idle=True)
+        # A replay is a new generation, but a key is a key.
+        assert [e["order_id"] for e in stored(each, Shipped)] == ["o1", "keyless", "keyless"]
+
+
+def test_a_key_is_free_again_when_its_event_was_removed(session: Session, clock: FakeClock):
+    @on_event(OrderPlaced)
+    def handler(ctx: Placed) -> None:
+        ctx.emit(Shipped(order_id=ctx.event.order_id), key="k")
+
+    for order_id in ("a", "b"):
+        place(session, order_id)
+        session.run([handler], until_idle=True)
+        assert stored(session, Shipped) == [{"order_id": order_id}]
+        clock.advance(seconds=1)
+        session.events.cleanup(clock.now())
+
+
+@pytest.mark.parametrize("key", [7, b"k", "\ud800", ("k",), True])
+def test_bad_keys_are_refused(session: Session, key: Any):
+    refused: list[str] = []
+
+    @on_event(OrderPlaced)
+    def handler(ctx: Placed) -> None:
+        with pytest.raises(ValidationError) as error:
+            ctx.emit(Shipped(order_id="o1"), key=key)
+        refused.append(error.value.code)
+
+    place(session, "o1")
+    session.run([handler], until_idle=True)
+    assert len(refused) == 1
+    assert stored(session, Shipped) == []
+
+
+@pytest.mark.parametrize("thing", ["shipped", Shipped, Customer(id="c1"), None, {"order_id": "o"}])
+def test_only_events_are_emitted(session: Session, thing: Any):
+    refused: list[str] = []
+
+    @on_event(OrderPlaced)
+    def handler(ctx: Placed) -> None:
+        with pytest.raises(ValidationError) as error:
+            ctx.emit(thing)
+        refused.append(str(error.value))
+
+    place(session, "o1")
+    session.run([handler], until_idle=True)
+    assert "fix:" in refused[0]
+    assert len(session.list_events()) == 1
 
 
 def test_the_same_object_committed_twice_is_two_events(session: Session):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from support.clock import FakeClock
 from support.events import Bus
+from support.faults import break_store
 from support.models import Customer, OrderPlaced
 
 from ontologia import (
@@ -25,6 +27,7 @@ from ontologia import (
     Field,
     HandlerContext,
     HandlerError,
+    LeaseExpiredError,
     OntologiaConfig,
     Session,
     SessionClosedError,
@@ -361,7 +364,7 @@ def test_a_payload_that_no_longer_validates_is_a_failed_attempt(session: Session
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("concurrency", [1, 4])
 def test_an_exit_in_a_handler_hands_back_and_stops(
     session: Session, error: type[BaseException], concurrency: int
 ):
@@ -382,6 +385,30 @@ def test_an_exit_in_a_handler_hands_back_and_stops(
     assert others == ["b", "c", "d"]
     assert [bus(session).record(e).attempts for e in found] == [0] * 4
     assert bus(session).sessions()[0].stopped_at is not None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_exit_in_a_coroutine_hands_back_and_stops(
+    session: Session, error: type[BaseException], concurrency: int
+):
+    others: list[str] = []
+
+    @on_event(OrderPlaced, handler_id="h")
+    async def leaving(ctx: Placed) -> None:
+        await asyncio.sleep(0)
+        ctx.ensure(Customer(id="c1"))
+        ctx.emit(Ping())
+        raise error
+
+    found = place(session, *"abcdefgh")
+    with in_time(session), pytest.raises(error):
+        session.run([leaving], concurrency=concurrency)
+    session.run([recorder(others)], until_idle=True)
+    assert sorted(others) == list("abcdefgh")
+    assert [bus(session).record(e).attempts for e in found] == [0] * 8
+    assert session.head == 0
+    assert {e.type for e in session.list_events(99)} == {"order.placed"}
 
 
 def test_a_failing_hook_harms_nobody_and_all_are_called(session: Session, clock: FakeClock):
@@ -427,6 +454,86 @@ def test_a_final_commit_tells_the_hooks_as_well(session: Session):
     hooks = EventHooks(on_event_succeeded=lambda handler_id, record: calls.append(record.id))
     session.run([handler], until_idle=True, hooks=hooks)
     assert len(calls) == 1
+
+
+class Calls:
+    """What the hooks were told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.hooks = EventHooks(*map(self._hook, ("claimed", "succeeded", "failed", "dead")))
+
+    def _hook(self, name: str) -> Any:
+        def hook(handler_id: str, event: Any, *error: Exception) -> None:
+            self.told.append((name, handler_id, event.payload["order_id"], *map(type, error)))
+
+        return hook
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_hooks_tell_each_delivery_once(session: Session, concurrency: int):
+    calls, orders = Calls(), [str(n) for n in range(20)]
+    place(session, *orders)
+    handlers = [recorder([], "one"), recorder([], "two")]
+    session.run(handlers, until_idle=True, concurrency=concurrency, hooks=calls.hooks)
+    told = [(name, handler, o) for name in ("claimed", "succeeded") for handler in ("one", "two")
+            for o in orders]  # fmt: skip
+    assert sorted(calls.told) == sorted(told)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_hooks_tell_of_a_lease_that_was_lost_at_the_end(
+    session: Session, clock: FakeClock, final: bool
+):
+    calls = Calls()
+
+    @on_event(OrderPlaced, handler_id="h")
+    def slow(ctx: Placed) -> None:
+        if len(calls.told) == 1:
+            clock.advance(seconds=31)
+        if final:
+            ctx.commit(final=True)
+
+    place(session, "o1")
+    session.run([slow], until_idle=True, hooks=calls.hooks)
+    assert calls.told == [
+        ("claimed", "h", "o1"),
+        ("failed", "h", "o1", LeaseExpiredError),
+        ("claimed", "h", "o1"),
+        ("succeeded", "h", "o1"),
+    ]
+
+
+def test_hooks_tell_of_dead_letters_that_lapsed_leases_made(session: Session, clock: FakeClock):
+    calls = Calls()
+
+    @on_event(OrderPlaced, handler_id="h", max_attempts=1)
+    def crash(ctx: Placed) -> None:
+        raise KeyboardInterrupt
+
+    place(session, "o1")
+    with (
+        pytest.raises(KeyboardInterrupt),
+        break_store(session, "events.hand_back", KeyboardInterrupt),
+    ):
+        session.run([crash])
+    clock.advance(seconds=31)
+    session.run([crash], until_idle=True, hooks=calls.hooks)
+    assert calls.told == [("dead", "h", "o1", LeaseExpiredError)]
+
+
+def test_hooks_tell_what_happened_not_what_the_handler_did_after_it(session: Session):
+    """What fails after its final commit is acknowledged all the same."""
+    calls = Calls()
+
+    @on_event(OrderPlaced, handler_id="h")
+    def handler(ctx: Placed) -> None:
+        ctx.commit(final=True)
+        raise RuntimeError("too late to matter")
+
+    place(session, "o1")
+    session.run([handler], until_idle=True, hooks=calls.hooks)
+    assert calls.told == [("claimed", "h", "o1"), ("succeeded", "h", "o1")]
 
 
 def test_a_failure_is_logged_with_its_traceback(session: Session, caplog: pytest.LogCaptureFixture):
@@ -579,6 +686,151 @@ def test_a_blocked_handler_does_not_stop_the_others(session: Session):
     session.commit(event=[Ping(n=n) for n in range(20)])
     session.run([blocked, quick], until_idle=True, concurrency=2)
     assert seen == [*range(20), -1]
+
+
+@pytest.mark.parametrize("events", [2, 30])
+def test_a_handler_that_never_returns_gives_its_threads_up(uri: str, events: int):
+    """It has as many events as there are threads, or more, and goes first."""
+    release, done = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    @on_event(OrderPlaced, 200, lease_ms=40)
+    def stuck(ctx: Placed) -> None:
+        release.wait(30)
+
+    @on_event(Ping)
+    def quick(ctx: HandlerContext[Ping]) -> None:
+        seen.append(ctx.event.n)
+        if len(seen) == 20:
+            done.set()
+
+    config = OntologiaConfig(event_poll_interval_ms=10)
+    with Session(uri, config=config) as session:
+        place(session, *["o1"] * events)
+        session.commit(event=[Ping(n=n) for n in range(20)])
+        run = {"concurrency": 2}
+        thread = threading.Thread(target=session.run, args=([stuck, quick],), kwargs=run)
+        thread.start()
+        try:
+            assert done.wait(10), f"only {len(seen)} in 250 leases"
+        finally:
+            release.set()
+            session.stop()
+            thread.join(10)
+            wait_until(lambda: not any("ontologia" in t.name for t in threading.enumerate()))
+        assert sorted(seen) == list(range(20))
+
+
+def test_what_a_thread_does_after_it_was_given_up_changes_nothing(uri: str, clock: FakeClock):
+    release, late = threading.Event(), threading.Event()
+    runs: list[int] = []
+    errors: list[str] = []
+    config = OntologiaConfig(event_poll_interval_ms=5)
+
+    @on_event(OrderPlaced, handler_id="h")
+    def stuck(ctx: Placed) -> None:
+        runs.append(1)
+        if len(runs) > 1:
+            ctx.ensure(Customer(id="second"))
+            ctx.commit()
+            release.set()
+            assert late.wait(5)  # what the first does cannot end the run before it
+            return
+        clock.advance(seconds=31)
+        assert release.wait(5)
+        ctx.ensure(Customer(id="first"))
+        try:
+            ctx.commit(event=Ping())
+        except LeaseExpiredError as error:
+            errors.append(error.code)
+        ctx.session.ensure(Customer(id="leaked"))
+        late.set()
+
+    with Session(uri, clock=clock, config=config) as session:
+        (event_id,) = place(session, "o1")
+        with in_time(session, 10):
+            session.run([stuck], until_idle=True, concurrency=2)
+        assert errors == ["lease_expired"]
+        assert [c.id for c in session.query().entities(Customer).collect()] == ["second"]
+        assert session.pending == 0
+        assert bus(session).record(event_id).ack_at is not None
+        assert len(session.list_events()) == 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_coroutines_are_run_like_functions(session: Session, concurrency: int):
+    together = threading.Barrier(concurrency)
+    loops: set[int] = set()
+
+    @on_event(OrderPlaced)
+    async def handler(ctx: Placed) -> None:
+        together.wait(5)
+        loops.add(id(asyncio.get_running_loop()))
+        await asyncio.sleep(0.001)
+        ctx.ensure(Customer(id=ctx.event.order_id))
+        ctx.emit(Ping(n=int(ctx.event.order_id)))
+        ctx.commit()
+
+    place(session, *map(str, range(8)))
+    with in_time(session, 10):
+        session.run([handler], until_idle=True, concurrency=concurrency)
+    assert session.query().entities(Customer).count() == 8
+    assert sorted(e.payload["n"] for e in session.list_events(8)) == list(range(8))
+    assert len(loops) == concurrency, "one event loop per thread"
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_cancelled_coroutine_is_a_failed_attempt(session: Session, concurrency: int):
+    @on_event(OrderPlaced, handler_id="h", max_attempts=1)
+    async def handler(ctx: Placed) -> None:
+        raise asyncio.CancelledError
+
+    place(session, "o1", "o2")
+    with in_time(session):
+        session.run([handler], until_idle=True, concurrency=concurrency)
+    assert [d.attempts for d in session.events.dead_letters()] == [1, 1]
+
+
+@pytest.mark.needs("shared")
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_closing_from_another_thread_ends_the_run(uri: str, concurrency: int):
+    started, go_on = threading.Event(), threading.Event()
+    errors: list[BaseException] = []
+    others: list[str] = []
+    keeper = Session(uri)  # so that a store in memory is still there
+
+    @on_event(OrderPlaced, handler_id="h", ordered_by=lambda e: 1)
+    def handler(ctx: Placed) -> None:
+        started.set()
+        assert go_on.wait(5)
+        ctx.ensure(Customer(id=ctx.event.order_id))
+        ctx.commit()
+
+    session = Session(uri)
+    place(session, *"abc")
+
+    def run() -> None:
+        try:
+            session.run([handler], concurrency=concurrency)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(5)
+    closing = threading.Thread(target=session.close)
+    closing.start()
+    go_on.set()
+    for each in (closing, thread):
+        each.join(10)
+        assert not each.is_alive()
+    assert errors == []
+    with pytest.raises(SessionClosedError):
+        session.stats()
+    with keeper:
+        assert [c.id for c in keeper.query().entities(Customer).collect()] == ["a"]
+        keeper.run([recorder(others)], until_idle=True)
+        assert others == ["b", "c"], "what was running was finished, the rest handed back"
 
 
 # Namespaces and sessions

@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from support.backends import OpenSession
 from support.clock import FakeClock
 from support.events import Bus
 from support.faults import Fault, break_store
@@ -77,7 +78,7 @@ def test_a_schedule_enqueues_its_event_at_its_time(session: Session, clock: Fake
 def test_ticks_are_handled_in_the_run_that_makes_them(session: Session, clock: FakeClock):
     seen: list[datetime] = []
 
-    @on_event(Tick)
+    @on_event(Tick, 200)  # before time goes on
     def handler(ctx: HandlerContext[Tick]) -> None:
         seen.append(clock.now())
 
@@ -143,6 +144,50 @@ def test_three_sessions_make_each_of_100_ticks_once(open_session: Any, clock: Fa
     assert len(stored(sessions[0])) == 100
 
 
+def test_sessions_that_crash_and_restart_make_each_tick_once(
+    open_session: OpenSession, clock: FakeClock
+):
+    """Ten minutes each: one goes on, one crashes after writing, one before, one starts anew."""
+    schedule = Schedule(event=Tick(), cron="* * * * *", misfire="once")
+    steady = open_session()
+    passing(steady, clock, 0, schedules=[schedule])
+    for n in range(10):
+        passing(steady, clock, 60, schedules=[schedule])
+        for fault in ("events.enqueue", "events.record_tick", "end"):
+            clock.advance(seconds=180)
+            with pytest.raises(Fault), break_store(steady, fault):
+                steady.run([], schedules=[schedule], until_idle=True)
+        for session in (open_session(), steady, open_session()):
+            session.run([], schedules=[schedule], until_idle=True)
+        assert len(stored(steady)) == 2 * (n + 1), "the last one makes up for those missed"
+    keys = [e.dedupe_key for e in bus(steady).latest(1000) if e.type == "tick"]
+    assert len(set(keys)) == len(keys) == 20
+
+
+def test_a_session_that_comes_late_does_not_make_a_tick_again(
+    open_session: OpenSession, clock: FakeClock
+):
+    """Not even if the event of the tick was handled and cleaned up in the meantime."""
+    late, other = open_session(), open_session()
+    made: list[int] = []
+
+    class Start(Event):
+        pass
+
+    @on_event(Start)
+    def held_up(ctx: HandlerContext[Start]) -> None:
+        ctx.commit(final=True)
+        passing(other, clock, 60, schedules=[EVERY_MINUTE])
+        made.append(len(stored(other)))
+        clock.advance(seconds=1)
+        other.events.cleanup(clock.now(), force=True)
+
+    late.commit(event=Start())
+    late.run([held_up], schedules=[EVERY_MINUTE], until_idle=True)
+    assert made == [1]
+    assert stored(late) == []
+
+
 def test_a_restart_at_the_same_time_makes_no_tick_again(open_session: Any, clock: FakeClock):
     one, two = open_session(), open_session()
     for misfire in ("skip", "once"):
@@ -180,6 +225,33 @@ def test_what_was_missed(session: Session, clock: FakeClock, misfire: Any, made:
     assert len(stored(session)) == 1 + made
     passing(session, clock, 300, schedules=[schedule])
     assert len(stored(session)) == 2 + made, "and then it goes on as ever"
+
+
+@pytest.mark.parametrize(("misfire", "made"), [("skip", 0), ("once", 1)])
+def test_what_was_missed_before_the_first_tick(
+    session: Session, clock: FakeClock, misfire: Any, made: int
+):
+    """It was started in the morning and was down at noon."""
+    schedule = Schedule(event=Tick(), cron="0 0 * * *", misfire=misfire)
+    session.run([], schedules=[schedule], until_idle=True)
+    assert stored(session) == []
+    clock.advance(seconds=13 * 3600)
+    for _ in range(2):
+        session.run([], schedules=[schedule], until_idle=True)
+        assert len(stored(session)) == made
+
+
+def test_what_was_missed_is_known_after_a_cleanup(session: Session, clock: FakeClock):
+    schedule = Schedule(event=Tick(), cron="0 * * * *", misfire="once")
+    passing(session, clock, 3600, schedules=[schedule])
+    clock.advance(seconds=1)
+    session.events.cleanup(clock.now(), force=True)
+    assert stored(session) == []
+    session.run([], schedules=[schedule], until_idle=True)
+    assert stored(session) == [], "nothing was missed yet"
+    clock.advance(seconds=2 * 3600)
+    session.run([], schedules=[schedule], until_idle=True)
+    assert len(stored(session)) == 1
 
 
 def test_a_schedule_that_has_just_ticked_has_missed_nothing(session: Session, clock: FakeClock):

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.events import Bus, at, event, request, state
 
 from ontologia import OntologiaConfig
-from ontologia.storage.events import DEAD_LETTER_TYPE, LEASE_RAN_OUT, Claim, EventRecord
+from ontologia.storage.events import (
+    DEAD_LETTER_TYPE,
+    LEASE_RAN_OUT,
+    Claim,
+    ClaimRequest,
+)
 from ontologia.storage.uri import open_store
 
-TYPES = {"one": ("a", "b"), "two": ("b", DEAD_LETTER_TYPE)}
+TYPES = {"one": ("a", "b"), "two": ("b", DEAD_LETTER_TYPE), "orderly": ("a", "b")}
 """What each handler asks for."""
+
+ORDERED = "orderly"
+"""The handler that keeps order."""
 
 handlers = st.sampled_from(sorted(TYPES))
 worker_sessions = st.sampled_from(["s1", "s2"])
@@ -23,9 +32,13 @@ spans = st.integers(0, 9)
 picks = st.lists(st.integers(0, 5), min_size=1, max_size=3)
 limits = st.integers(1, 4)
 max_attempts = st.integers(1, 3)
+order_keys = st.sampled_from(["x", "x", "y", None])
 new_events = st.lists(
     st.tuples(
-        st.sampled_from("aab"), st.sampled_from([100, 100, 7]), st.sampled_from([None, None, "k"])
+        st.sampled_from("aab"),
+        st.sampled_from([100, 100, 7]),
+        st.sampled_from([None, None, "k"]),
+        order_keys,
     ),
     min_size=1,
     max_size=3,
@@ -41,6 +54,7 @@ class Item:
     priority: int
     root: str
     cause: str | None = None
+    order_key: str | None = None
 
 
 @dataclass
@@ -54,6 +68,9 @@ class Delivery:
     until: int
     attempts: int = 0
     available: int = 0
+    generation: int = 0
+    alone: bool = False
+    """Whether the last claim took nothing else along."""
     error: str | None = None
     state: str | None = None
     """``acknowledged`` or ``dead``, once it is."""
@@ -75,41 +92,76 @@ class Model:
 
     log: list[Item] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
-    starts: dict[str, int] = field(default_factory=dict)
+    cursors: dict[str, int] = field(default_factory=dict)
+    """How much of the log each known handler was handed."""
+    handed: set[tuple[str, str]] = field(default_factory=set)
     deliveries: dict[tuple[str, str], Delivery] = field(default_factory=dict)
+    """What was claimed at least once."""
     letters: list[tuple[Any, ...]] = field(default_factory=list)
     tickets: list[tuple[str, str]] = field(default_factory=list)
     """Event and handler of each claim ever handed out."""
 
+    def unseen(self, handler: str) -> list[Item]:
+        return [i for i in self.log[self.cursors[handler] :] if i.type in TYPES[handler]]
+
+    def hand_out(self, handler: str, look: int) -> None:
+        for item in self.unseen(handler)[:look]:
+            self.handed.add((item.name, handler))
+            self.cursors[handler] = self.log.index(item) + 1
+
+    def shown(self, item: Item, handler: str, now: int) -> str:
+        delivery = self.deliveries.get((item.name, handler))
+        return "reclaimable" if delivery is None else delivery.shown(now)
+
     def due(self, handler: str, now: int) -> list[Item]:
+        known = [i for i in self.log if (i.name, handler) in self.handed]
+        state = {i.name: self.shown(i, handler, now) for i in known}
+        unfinished = [i for i in known if state[i.name] not in ("acknowledged", "dead")]
         found = []
-        for item in self.log[self.starts[handler] :]:
-            if item.type in TYPES[handler]:
-                at_hand = self.deliveries.get((item.name, handler))
-                if at_hand is None or at_hand.shown(now) == "reclaimable":
-                    found.append(item)
+        for item in unfinished:
+            same = [i for i in unfinished if i.order_key == item.order_key]
+            if handler == ORDERED and item.order_key is not None:
+                busy = any(state[i.name] == "claimed" for i in same)
+                if busy or same[0] is not item:
+                    continue
+            if state[item.name] == "reclaimable":
+                found.append(item)
         return sorted(found, key=lambda item: -item.priority)
 
     def claim(
         self, handler: str, session: str, now: int, until: int, limit: int, max_attempts: int
     ) -> list[int]:
+        self.hand_out(handler, len(self.log))
+        chosen: list[Item] = []
+        while not chosen and (due := self.due(handler, now)):
+            chosen = self.choose(handler, due[:limit], now, max_attempts)
         taken: list[int] = []
-        for item in self.due(handler, now):
-            if len(taken) == limit:
-                break
+        for item in chosen:
             fresh = Delivery(session, now, None, until)
             delivery = self.deliveries.setdefault((item.name, handler), fresh)
-            if delivery.ticket is not None:
-                delivery.attempts += 1
-                delivery.error = LEASE_RAN_OUT
-                if delivery.attempts >= max_attempts:
-                    self.bury(item, handler, delivery, now)
-                    continue
             delivery.session, delivery.claimed, delivery.until = session, now, until
-            delivery.ticket = len(self.tickets)
+            delivery.ticket, delivery.alone = len(self.tickets), len(chosen) == 1
             taken.append(delivery.ticket)
             self.tickets.append((item.name, handler))
         return taken
+
+    def choose(self, handler: str, due: list[Item], now: int, max_attempts: int) -> list[Item]:
+        """Those that go together: an event whose lease ran out goes alone, or is given up."""
+        chosen: list[Item] = []
+        for item in due:
+            delivery = self.deliveries.get((item.name, handler))
+            if delivery is None or delivery.ticket is None:
+                chosen.append(item)
+                continue
+            if chosen:
+                break
+            attempts = delivery.attempts + delivery.alone
+            if attempts < max_attempts:
+                delivery.attempts, delivery.error = attempts, LEASE_RAN_OUT
+                return [item]
+            delivery.attempts, delivery.error = attempts, LEASE_RAN_OUT
+            self.bury(item, handler, delivery, now)
+        return chosen
 
     def bury(self, item: Item, handler: str, delivery: Delivery, now: int) -> None:
         delivery.state, delivery.ticket = "dead", None
@@ -117,12 +169,13 @@ class Model:
             0, (item.name, handler, now, delivery.attempts, delivery.error, delivery.session)
         )
         if item.type != DEAD_LETTER_TYPE:
-            name = f"{handler} gave up {item.name}"
+            before = [i for i in self.log if i.cause == item.name and i.name.startswith(handler)]
+            name = f"{handler} gave up {item.name} ({len(before)})"
             self.log.append(Item(name, DEAD_LETTER_TYPE, item.priority, item.root, item.name))
 
     def held(self, ticket: int, now: int) -> Delivery | None:
-        delivery = self.deliveries[self.tickets[ticket]]
-        return delivery if delivery.holds(ticket, now) else None
+        delivery = self.deliveries.get(self.tickets[ticket])
+        return delivery if delivery is not None and delivery.holds(ticket, now) else None
 
     def ack(self, ticket: int, now: int) -> bool:
         delivery = self.held(ticket, now)
@@ -154,9 +207,28 @@ class Model:
             delivery.ticket, delivery.available = None, available
         return True
 
+    def redeliver(self, names: list[str] | None, handler: str | None, only_dead: bool) -> int:
+        count = 0
+        for (name, owner), delivery in self.deliveries.items():
+            wanted = (names is None or name in names) and handler in (None, owner)
+            if wanted and delivery.state in (["dead"] if only_dead else ["dead", "acknowledged"]):
+                count += 1
+                delivery.state = delivery.ticket = None
+                delivery.attempts = delivery.until = delivery.available = 0
+                delivery.generation += 1
+        return count
+
+    def forget(self, handler: str) -> bool:
+        for place in [p for p in self.handed if p[1] == handler]:
+            delivery = self.deliveries.get(place)
+            if delivery is None or delivery.state is None:
+                self.handed.discard(place)
+                self.deliveries.pop(place, None)
+        return self.cursors.pop(handler, None) is not None
+
 
 class Claims(RuleBasedStateMachine):
-    """Two handlers in two sessions; another namespace must not shine through."""
+    """Three handlers in two sessions; another namespace must not shine through."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,8 +245,9 @@ class Claims(RuleBasedStateMachine):
         for bus in self.buses:
             bus.namespace("other").add(event("stranger", "a"), event("stranger 2", "b"))
         self.register("one", "retained")
-        self.enqueue([("a", 100, None), ("b", 100, None)])
+        self.enqueue([("a", 100, None, "x"), ("b", 100, None, "x"), ("a", 7, None, "y")])
         self.register("two", start)
+        self.register(ORDERED, start)
 
     def teardown(self) -> None:
         for bus in self.buses:
@@ -186,16 +259,39 @@ class Claims(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
 
+    @precondition(lambda self: self.model.tickets)
+    @rule()
+    def leases_run_out(self) -> None:
+        self.now = max([self.now, *(d.until for d in self.model.deliveries.values())])
+
     @rule(handler=handlers, start=st.sampled_from(["retained", "now"]))
     def register(self, handler: str, start: str) -> None:
-        self.model.starts.setdefault(handler, len(self.model.log) if start == "now" else 0)
+        self.model.cursors.setdefault(handler, len(self.model.log) if start == "now" else 0)
         for bus in self.buses:
             bus.register(handler, start=start, now=at(self.now))
 
+    def _known(self, handler: str) -> None:
+        """As every run begins."""
+        if handler not in self.model.cursors:
+            self.register(handler, "retained")
+
+    @rule(handler=handlers)
+    def forget_handler(self, handler: str) -> None:
+        right = self.model.forget(handler)
+        for bus in self.buses:
+            assert bus.forget_handler(handler) is right
+
+    @rule(handler=handlers)
+    def rewind(self, handler: str) -> None:
+        if handler in self.model.cursors:
+            self.model.cursors[handler] = 0
+        for bus in self.buses:
+            bus.rewind(handler)
+
     @rule(new=new_events)
-    def enqueue(self, new: list[tuple[str, int, str | None]]) -> None:
+    def enqueue(self, new: list[tuple[str, int, str | None, str | None]]) -> None:
         events, right = [], []
-        for type_name, priority, key in new:
+        for type_name, priority, key, order_key in new:
             self.serial += 1
             # Ids fall as positions grow: they must not decide the order.
             name = f"e{1000 - self.serial}"
@@ -203,7 +299,8 @@ class Claims(RuleBasedStateMachine):
             if key is not None:
                 self.model.keys.add(key)
             if right[-1]:
-                self.model.log.append(Item(name, type_name, priority, name))
+                item = Item(name, type_name, priority, name, order_key=order_key)
+                self.model.log.append(item)
             events.append(
                 event(name, type_name, priority=priority, dedupe_key=key, created_at=at(self.now))
             )
@@ -218,14 +315,16 @@ class Claims(RuleBasedStateMachine):
         max_attempts=max_attempts,
     )
     def claim(self, handler: str, session: str, lease: int, limit: int, max_attempts: int) -> None:
+        self._known(handler)
         until = self.now + lease
         taken = self.model.claim(handler, session, self.now, until, limit, max_attempts)
         right = []
         for ticket in taken:
             pair = self.model.tickets[ticket]
-            right.append((*pair, at(until), self.model.deliveries[pair].attempts, 0))
+            delivery = self.model.deliveries[pair]
+            right.append((*pair, at(until), delivery.attempts, delivery.generation))
         for bus, known in zip(self.buses, self.claims, strict=True):
-            found = bus.claim(
+            wanted = request(
                 handler,
                 now=at(self.now),
                 until=at(until),
@@ -234,8 +333,29 @@ class Claims(RuleBasedStateMachine):
                 limit=limit,
                 max_attempts=max_attempts,
             )
-            assert [(name(c.event), c.handler_id, *c[3:]) for c in found] == right
+            found = self._claimed(bus, wanted)
+            names = named(bus)
+            assert [(names[c.event.id], c.handler_id, *c[3:]) for c in found] == right
             known += found
+
+    def _claimed(self, bus: Bus, wanted: ClaimRequest, look: int = 1000) -> list[Claim]:
+        """Claim as a handler does: one that keeps order looks at what is new before."""
+        if wanted.handler_id == ORDERED:
+            keys = {i.name: i.order_key for i in self.model.log}
+            new = bus.unseen(ORDERED, wanted.types, look)
+            wanted = replace(wanted, order_keys={e.id: keys[e.id] for e in new})
+        with bus.store.write(bus.name) as tx:
+            taken: list[Claim] = tx.events.claim(wanted).taken
+        return taken
+
+    @rule(look=st.integers(1, 3))
+    def look_ahead(self, look: int) -> None:
+        """The handler that keeps order looks at some of what is new, and claims nothing."""
+        self._known(ORDERED)
+        self.model.hand_out(ORDERED, look)
+        for bus in self.buses:
+            wanted = request(ORDERED, now=at(self.now), types=TYPES[ORDERED], limit=0)
+            assert self._claimed(bus, wanted, look) == []
 
     @rule(handler=handlers)
     def claim_and_roll_back(self, handler: str) -> None:
@@ -267,7 +387,7 @@ class Claims(RuleBasedStateMachine):
             assert bus.ack(claims, at(self.now)) == right
 
     @precondition(lambda self: self.model.tickets)
-    @rule(picks=picks, more=spans)
+    @rule(picks=picks, more=st.integers(1, 9))
     def renew(self, picks: list[int], more: int) -> None:
         tickets, until = self._tickets(picks), self.now + more
         right = [self.model.renew(t, self.now, until) for t in tickets]
@@ -295,14 +415,29 @@ class Claims(RuleBasedStateMachine):
             )
             assert done is right
 
+    @rule(
+        picks=st.none() | picks,
+        handler=st.none() | handlers,
+        only_dead=st.sampled_from([False, True]),
+    )
+    def redeliver(self, picks: list[int] | None, handler: str | None, only_dead: bool) -> None:
+        names = None if picks is None else [i.name for i in self.model.log[: max(picks) + 1]]
+        right = self.model.redeliver(names, handler, only_dead)
+        for bus in self.buses:
+            wanted = [i for i, n in named(bus).items() if n in (names or ())]
+            chosen = None if names is None else wanted
+            options = {"event_ids": chosen, "handler_id": handler, "only_dead": only_dead}
+            assert bus.redeliver(**options) == right
+
     # What is true after every step
 
     @invariant()
     def the_log_is_the_same(self) -> None:
         right = [(i.name, i.type, i.priority, i.root, i.cause) for i in self.model.log]
         for bus in self.buses:
+            names = named(bus)
             assert [
-                (name(e), e.type, e.priority, e.root_event_id, e.causation_id)
+                (names[e.id], e.type, e.priority, e.root_event_id, e.causation_id)
                 for e in reversed(bus.latest(1000))
             ] == right
 
@@ -313,8 +448,9 @@ class Claims(RuleBasedStateMachine):
             for pair, d in self.model.deliveries.items()
         }
         for bus in self.buses:
+            names = named(bus)
             assert {
-                (name(e), c.handler_id): (
+                (names[e.id], c.handler_id): (
                     state(c, at(self.now)),
                     c.session_id,
                     c.claimed_at,
@@ -330,7 +466,7 @@ class Claims(RuleBasedStateMachine):
     def the_dead_are_the_same(self) -> None:
         right = [(n, h, at(t), *rest) for n, h, t, *rest in self.model.letters]
         for bus in self.buses:
-            names = {e.id: name(e) for e in bus.latest(1000)}
+            names = named(bus)
             assert [
                 (names[d.event_id], d.handler_id, d.failed_at, d.attempts, d.last_error, d[-1])
                 for d in bus.dead_letters(1000)
@@ -338,8 +474,8 @@ class Claims(RuleBasedStateMachine):
 
     @invariant()
     def the_same_is_due(self) -> None:
-        for handler in self.model.starts:
-            right = bool(self.model.due(handler, self.now))
+        for handler in self.model.cursors:
+            right = bool(self.model.due(handler, self.now) or self.model.unseen(handler))
             for bus in self.buses:
                 assert bus.is_due(handler, TYPES[handler], at(self.now)) is right
 
@@ -351,12 +487,19 @@ class Claims(RuleBasedStateMachine):
                 assert [tx.events.holds(claim, at(self.now)) for claim in known] == right
 
 
-def name(found: EventRecord) -> str:
-    """The id of an event; of one that the store made itself, what it tells."""
-    if found.type != DEAD_LETTER_TYPE:
-        return found.id
-    news = json.loads(found.payload)
-    return f"{news['handler_id']} gave up {news['event_id']}"
+def named(bus: Bus) -> dict[str, str]:
+    """The ids of events; of those that the store made itself, what they tell, by their ids."""
+    names: dict[str, str] = {}
+    for found in reversed(bus.latest(1000)):
+        names[found.id] = found.id
+        if found.type == DEAD_LETTER_TYPE:
+            news = json.loads(found.payload)
+            told = f"{news['handler_id']} gave up {news['event_id']}"
+            again = sum(n.startswith(f"{told} (") for n in names.values())
+            names[found.id] = f"{told} ({again})"
+    return names
 
 
 TestClaims = Claims.TestCase
+# There are many rules, and most of what is worth finding takes several of them in a row.
+TestClaims.settings = settings(max_examples=3 * settings.default.max_examples)

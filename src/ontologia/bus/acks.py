@@ -68,6 +68,7 @@ class Acks:
                 raise
 
     def _watch(self) -> None:
+        self._runtime.enter()
         while not self._closed.is_set():
             self._some.wait()
             self._closed.wait(GROUP_SECONDS)

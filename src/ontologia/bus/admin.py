@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from ontologia.clock import Clock
 from ontologia.config import OntologiaConfig
-from ontologia.errors import EventNotFoundError
-from ontologia.model.canonical import datetime_text
+from ontologia.errors import EventNotFoundError, Failure, HandlerError, ValidationError
+from ontologia.model.canonical import datetime_text, text
 from ontologia.model.event import Event
 from ontologia.query.binding import check_moment, check_number
 from ontologia.state.events import StoredEvent
@@ -93,7 +93,7 @@ class Events:
     def inspect(self, event_id: str) -> Inspection:
         """One event with its claims; raises EventNotFoundError."""
         with self._reader.view() as view:
-            record = view.snapshot.events.get(event_id)
+            record = view.snapshot.events.get(_text("event_id", event_id))
             if record is None:
                 raise EventNotFoundError(event_id, self._namespace)
             claims = view.snapshot.events.claims(event_id)
@@ -102,7 +102,8 @@ class Events:
     def chain(self, root_event_id: str) -> builtins.list[StoredEvent]:
         """All events that go back to one, itself included, oldest first."""
         with self._reader.view() as view:
-            return [StoredEvent.from_record(r) for r in view.snapshot.events.chain(root_event_id)]
+            found = view.snapshot.events.chain(_text("root_event_id", root_event_id))
+        return [StoredEvent.from_record(record) for record in found]
 
     def dead_letters(self, limit: int = 10) -> builtins.list[DeadLetter]:
         """What handlers gave up, newest first."""
@@ -150,9 +151,9 @@ class Events:
         It is a new generation: what the handlers emit again is not taken for the same.
         """
         with self._store.write(self._namespace) as tx:
-            if tx.events.get(event_id) is None:
+            if tx.events.get(_text("event_id", event_id)) is None:
                 raise EventNotFoundError(event_id, self._namespace)
-            count = tx.events.redeliver(event_ids=[event_id], handler_id=handler_id)
+            count = tx.events.redeliver(event_ids=[event_id], handler_id=_handler(handler_id))
         self._store.signal.notify()
         return count
 
@@ -168,12 +169,14 @@ class Events:
         """The same for all events that match: their type, their time, their chain."""
         with self._store.write(self._namespace) as tx:
             found = tx.events.matching(
-                type=type if type is None or isinstance(type, str) else type.__event_type__,
+                type=None if type is None else _type_name(type),
                 since=None if since is None else check_moment("since", since),
                 until=None if until is None else check_moment("until", until),
-                root_event_id=root_event_id,
+                root_event_id=None if root_event_id is None else _text("root", root_event_id),
             )
-            count = tx.events.redeliver(event_ids=[e.id for e in found], handler_id=handler_id)
+            count = tx.events.redeliver(
+                event_ids=[e.id for e in found], handler_id=_handler(handler_id)
+            )
         self._store.signal.notify()
         return count
 
@@ -187,15 +190,19 @@ class Events:
     def replay_dead_letters(self, *, handler_id: str | None = None) -> int:
         """Hand out everything that was given up, by all handlers or by one; how many."""
         with self._store.write(self._namespace) as tx:
-            count = tx.events.redeliver(handler_id=handler_id, only_dead=True)
+            count = tx.events.redeliver(handler_id=_handler(handler_id), only_dead=True)
         self._store.signal.notify()
         return count
 
     def backfill(self, handler_id: str) -> int:
         """Hand all retained events to a handler, those it has finished again; how many of these."""
         with self._store.write(self._namespace) as tx:
+            if not tx.events.rewind(_text("handler_id", handler_id)):
+                raise HandlerError(
+                    f"there is no handler called {handler_id!r} in this namespace.",
+                    fix="check the id; a handler is known from its first run on.",
+                )
             count = tx.events.redeliver(handler_id=handler_id)
-            tx.events.rewind(handler_id)
         self._store.signal.notify()
         return count
 
@@ -205,7 +212,7 @@ class Events:
         Otherwise cleanup keeps the events that it never handled. False if it is not known.
         """
         with self._store.write(self._namespace) as tx:
-            return tx.events.forget_handler(handler_id)
+            return tx.events.forget_handler(_text("handler_id", handler_id))
 
     def cleanup(self, before: datetime | None = None, *, force: bool = False) -> int:
         """Remove events that are older than the retention, or than a time; how many.
@@ -238,3 +245,22 @@ class Events:
         if given is None:
             return datetime_text(self._clock.now() - timedelta(milliseconds=retention_ms))
         return check_moment("before", given)
+
+
+def _text(name: str, value: object) -> str:
+    try:
+        if not isinstance(value, str):
+            raise ValueError("not text")
+        return text(value)
+    except ValueError as error:
+        raise ValidationError("session.events", [Failure(name, value, str(error))]) from None
+
+
+def _handler(handler_id: str | None) -> str | None:
+    return None if handler_id is None else _text("handler_id", handler_id)
+
+
+def _type_name(type_: object) -> str:
+    if isinstance(type_, type) and issubclass(type_, Event):
+        return type_.__event_type__
+    return _text("type", type_)

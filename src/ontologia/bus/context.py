@@ -142,6 +142,10 @@ def _checked(key: object) -> str:
 
 
 class Ambient(threading.local):
-    """The context of the handler that runs in this thread, if one does."""
+    """What this thread does for a session."""
+
+    running: bool = False
+    """It works for a run, and must not wait for it."""
 
     context: HandlerContext[Any] | None = None
+    """The handler that it runs."""

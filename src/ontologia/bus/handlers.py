@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
+from ontologia.config import LONGEST_MS
 from ontologia.errors import HandlerError
 from ontologia.model.canonical import dumps, text
 from ontologia.model.event import Event
@@ -39,8 +40,6 @@ class Handler:
     renew_lease: bool = False
     max_attempts: int | None = None
     ordered_by: Callable[[Any], object] | None = None
-
-    is_async: bool = False
 
     @property
     def event_type(self) -> str:
@@ -73,7 +72,7 @@ def on_event(
     if start not in ("retained", "now"):
         raise HandlerError(f"start is {start!r}.", fix='use "retained" or "now".')
     for name, value in (("lease_ms", lease_ms), ("max_attempts", max_attempts)):
-        if value is not None and (type(value) is not int or value < 1):
+        if value is not None and (type(value) is not int or not 0 < value <= LONGEST_MS):
             raise HandlerError(f"{name} is {value!r}.", fix="pass a whole number above 0.")
     if type(priority) is not int:
         raise HandlerError(f"priority is {priority!r}.", fix="pass a whole number.")
@@ -95,7 +94,6 @@ def on_event(
             renew_lease,
             max_attempts,
             ordered_by,
-            inspect.iscoroutinefunction(function),
         )
         setattr(function, _MARK, handler)
         return function
@@ -110,6 +108,22 @@ def _identity(function: object, pinned: object) -> str:
             f"{function!r} cannot be a handler.",
             fix="decorate a function, def or async def, that takes the context.",
         )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerError(
+            f"{function.__qualname__} is a generator.", fix="write a handler without yield."
+        )
+    if hasattr(function, _MARK):
+        raise HandlerError(
+            f"{function.__qualname__} is a handler already.", fix="write a function for each event."
+        )
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        raise HandlerError(
+            f"{function.__qualname__}{inspect.signature(function)} cannot be a handler.",
+            why="a handler takes one argument, the context; a method would take another.",
+            fix="write a function: def handler(ctx: HandlerContext[OrderPlaced]) -> None.",
+        ) from None
     name = f"{function.__module__}:{function.__qualname__.replace('<locals>.', '')}"
     try:
         if pinned is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from ontologia.errors import ConfigError
 from ontologia.state.events import StoredEvent
 from ontologia.storage.events import EventRecord
 
@@ -23,6 +24,12 @@ class EventHooks:
     on_event_succeeded: Callable[[str, StoredEvent], None] | None = None
     on_event_failed: Callable[[str, StoredEvent, Exception], None] | None = None
     on_event_dead_lettered: Callable[[str, StoredEvent, Exception], None] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            hook = getattr(self, field.name)
+            if hook is not None and not callable(hook):
+                raise ConfigError(f"{field.name} is {hook!r}.", fix="pass a function.")
 
     def claimed(self, handler_id: str, event: EventRecord) -> None:
         """Tell that an event was claimed."""

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
+from itertools import groupby
 from types import FrameType
 from typing import Any
 
@@ -41,10 +42,13 @@ class Loop:
         handlers: Sequence[Handler],
         scheduler: Scheduler,
         concurrency: int,
+        is_last: Callable[[], bool],
     ) -> None:
         self._runtime, self._store, self._namespace = runtime, store, namespace
         self._session, self._clock, self._config = session, clock, config
         self._handlers, self._scheduler, self._concurrency = handlers, scheduler, concurrency
+        self._is_last = is_last
+        self._turn = 0
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._workers: Workers | None = None
 
@@ -91,8 +95,9 @@ class Loop:
                 self._workers.close(self._patience)
             finally:
                 keeper.stop()
-                now = datetime_text(self._clock.now())
-                self._say(lambda tx: tx.events.stop_session(self._session.session_id, now))
+                if self._is_last():
+                    now = datetime_text(self._clock.now())
+                    self._say(lambda tx: tx.events.stop_session(self._session.session_id, now))
 
     def _say(self, what: Callable[[Any], object]) -> None:
         with self._store.write(self._namespace) as tx:
@@ -100,7 +105,10 @@ class Loop:
 
     def _heartbeat(self) -> None:
         now = datetime_text(self._clock.now())
-        self._say(lambda tx: tx.events.heartbeat(self._session.session_id, now))
+        with self._store.write(self._namespace) as tx:
+            if not tx.events.heartbeat(self._session.session_id, now):
+                # Somebody has cleaned it up.
+                tx.events.register_session(self._session._replace(last_heartbeat=now))
 
     def _iterate(
         self, workers: Workers, watch: Watch, max_iterations: int | None, until_idle: bool
@@ -134,12 +142,24 @@ class Loop:
         while workers.busy() and not self._stopping.is_set():
             wait(0.01)
 
+    def _in_turn(self) -> list[Handler]:
+        """The handlers by priority; among equal ones, another comes first each time."""
+        self._turn += 1
+        turned: list[Handler] = []
+        for _, group in groupby(self._handlers, lambda h: h.priority):
+            equal = list(group)
+            first = (self._turn - 1) % len(equal)
+            turned += equal[first:] + equal[:first]
+        return turned
+
     def _claim_all(self, workers: Workers) -> int:
         """One round over the handlers; the number of events claimed, or given up."""
         total = 0
-        for handler in self._handlers:
+        handlers = self._in_turn()
+        for place, handler in enumerate(handlers):
             left = self._config.max_events_per_iteration - total
-            limit = min(self._config.event_claim_limit, workers.room(), left)
+            room = workers.room(sum(h.priority == handler.priority for h in handlers[place:]))
+            limit = min(self._config.event_claim_limit, room, left)
             if limit < 1 or self._stopping.is_set():
                 continue
             claims = self._runtime.claim(handler, limit)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -109,8 +110,12 @@ class Runtime:
             while len(keys := self._order_keys(handler)) == _ORDERED:
                 self._claim(handler, 0, keys)
         claims = self._claim(handler, limit, keys)
-        for claim in claims.taken:
-            self._hooks.claimed(claim.handler_id, claim.event)
+        try:
+            for claim in claims.taken:
+                self._hooks.claimed(claim.handler_id, claim.event)
+        except BaseException:  # an exit inside a hook
+            self.hand_back(claims.taken)
+            raise
         for record in claims.dead:
             error = LeaseExpiredError(record.id, handler.handler_id)
             self._hooks.dead_lettered(handler.handler_id, record, error)
@@ -194,23 +199,29 @@ class Runtime:
     def run(self, handler: Handler, claim: Claim) -> Finished | None:
         """Run a handler; what is to be acknowledged, None if it failed or did so itself."""
         before = self._ambient.context
+        context: HandlerContext[Any] | None = None
         try:
             event = self._load(handler, claim.event)
             self._key_of(handler, event)
             context = HandlerContext(self._session, event, claim, self)
             self._ambient.context = context
             result = handler.function(context)
-            if handler.is_async:
+            if inspect.isawaitable(result):
                 self._await(result)
         except Exception as error:
-            self._failed(handler, claim, error)
-            return None
+            if context is None or not context.finished:
+                self._failed(handler, claim, error)
+                return None
+            log.warning(
+                "handler %s failed after its final commit", handler.handler_id, exc_info=error
+            )
         except asyncio.CancelledError:
             why = "something that it awaited was cancelled."
             self._failed(handler, claim, BusError("the handler was cancelled.", why=why))
             return None
         finally:
             self._ambient.context = before
+        assert context is not None
         if context.finished:
             self._forget([claim])
             self._hooks.succeeded(claim.handler_id, claim.event)
@@ -224,15 +235,20 @@ class Runtime:
         event.causation_id = record.causation_id
         return event
 
-    def _await(self, coroutine: Any) -> None:
-        """Run a coroutine in the event loop of this thread."""
+    def _await(self, result: Awaitable[Any]) -> None:
+        """Wait for a coroutine in the event loop of this thread."""
         runner: asyncio.Runner | None = getattr(self._coroutines, "runner", None)
         if runner is None:
             runner = self._coroutines.runner = asyncio.Runner()
-        runner.run(coroutine)
+        runner.run(_finished(result))
+
+    def enter(self) -> None:
+        """A thread works for this run from now on."""
+        self._ambient.running = True
 
     def leave(self) -> None:
-        """A thread runs no more handlers: end its event loop."""
+        """A thread works for this run no more: end its event loop."""
+        self._ambient.running = False
         runner: asyncio.Runner | None = getattr(self._coroutines, "runner", None)
         if runner is not None:
             self._coroutines.runner = None
@@ -248,7 +264,7 @@ class Runtime:
             held = tx.events.release(
                 claim,
                 now=datetime_text(now),
-                error=f"{type(error).__name__}: {error}",
+                error=_text(error),
                 available_at=self._later(now, delay),
                 dead=dead,
             )
@@ -321,3 +337,17 @@ class Runtime:
     def wake(self) -> None:
         """Let the loop look again."""
         self._store.signal.notify()
+
+
+async def _finished(result: Awaitable[Any]) -> None:
+    await result
+
+
+def _text(error: Exception) -> str:
+    """What an exception says, in a form that can be stored whatever it is."""
+    name = type(error).__name__
+    try:
+        said = f"{name}: {error}"
+    except Exception:  # its own __str__ fails
+        said = name
+    return said.replace("\0", "").encode("utf-8", "replace").decode()

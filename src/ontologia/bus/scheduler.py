@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 
 from uuid_utils.compat import uuid7
@@ -23,9 +23,10 @@ class Scheduler:
     """Enqueues the events of schedules when they are due."""
 
     def __init__(
-        self, store: Store, namespace: str, clock: Clock, schedules: Sequence[Schedule]
+        self, store: Store, namespace: str, clock: Clock, given: Iterable[Schedule] | None
     ) -> None:
         self._store, self._namespace, self._clock = store, namespace, clock
+        schedules = list(given or ()) if isinstance(given, Iterable | None) else [given]
         for schedule in schedules:
             if not isinstance(schedule, Schedule):
                 raise ScheduleError(
@@ -49,7 +50,7 @@ class Scheduler:
                 if tick is not None:
                     missed[key] = [tick]
             self._plan(key, now)
-        new = {key for key, known in last.items() if known is None}
+        new = [key for key, known in last.items() if known is None]
         if new or missed:
             self._enqueue(missed, now, new)
 
@@ -62,17 +63,22 @@ class Scheduler:
 
     def tick(self) -> None:
         """Enqueue what has become due since the last call."""
-        if not self._next:
-            return
         now = self._clock.now()
-        due: dict[str, list[datetime]] = {}
-        for key in list(self._next):
-            ticks = due.setdefault(key, [])
-            while len(ticks) < _MOST and (tick := self._next.get(key)) is not None and tick <= now:
-                ticks.append(tick)
-                self._plan(key, tick)
-        if any(due.values()):
+        due = {key: self._due(key, tick, now) for key, tick in self._next.items() if tick <= now}
+        if due:
             self._enqueue(due, now)
+            # Only now: what could not be stored is tried again.
+            for key, ticks in due.items():
+                self._plan(key, ticks[-1])
+
+    def _due(self, key: str, first: datetime, now: datetime) -> list[datetime]:
+        ticks = [first]
+        while len(ticks) < _MOST:
+            following = self._schedules[key].next_after(ticks[-1])
+            if following is None or following > now:
+                break
+            ticks.append(following)
+        return ticks
 
     def next_in(self) -> float | None:
         """Seconds until the next tick, None if there is none."""
@@ -83,34 +89,34 @@ class Scheduler:
     def _enqueue(
         self, due: dict[str, list[datetime]], now: datetime, new: Iterable[str] = ()
     ) -> None:
-        records: list[EventRecord] = []
-        for key, ticks in due.items():
-            event = self._schedules[key].event
-            for tick in ticks:
-                event_id = str(uuid7())
-                records.append(
-                    EventRecord(
-                        event_id,
-                        self._namespace,
-                        event.__event_type__,
-                        event_payload(event),
-                        datetime_text(now),
-                        event.priority,
-                        event_id,
-                        0,
-                        None,
-                        None,
-                        f"schedule:{key}:{datetime_text(tick)}",
-                    )
-                )
+        stored = 0
         with self._store.write(self._namespace) as tx:
-            if records:
-                tx.events.enqueue(records)
             for key in new:
                 # From now on somebody misses its ticks.
                 tx.events.record_tick(key, datetime_text(now))
             for key, ticks in due.items():
-                if ticks:
-                    tx.events.record_tick(key, datetime_text(ticks[-1]))
-        if records:
+                # Another session may be further on, and its events may be gone already.
+                last = tx.events.last_tick(key) or ""
+                texts = [t for t in map(datetime_text, ticks) if t > last]
+                if texts:
+                    records = [self._record(key, tick, now) for tick in texts]
+                    stored += sum(tx.events.enqueue(records))
+                    tx.events.record_tick(key, texts[-1])
+        if stored:
             self._store.signal.notify()
+
+    def _record(self, key: str, tick: str, now: datetime) -> EventRecord:
+        event, event_id = self._schedules[key].event, str(uuid7())
+        return EventRecord(
+            event_id,
+            self._namespace,
+            event.__event_type__,
+            event_payload(event),
+            datetime_text(now),
+            event.priority,
+            event_id,
+            0,
+            None,
+            None,
+            f"schedule:{key}:{tick}",
+        )

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from ontologia.errors import ScheduleError
-from ontologia.model.canonical import digest
+from ontologia.model.canonical import digest, text
 from ontologia.model.event import Event, event_payload
 
 _FORMS = {
@@ -48,6 +48,13 @@ class Schedule:
             )
         if self.misfire not in ("skip", "once"):
             raise ScheduleError(f"misfire is {self.misfire!r}.", fix='use "skip" or "once".')
+        if self.name is not None:
+            try:
+                if not isinstance(self.name, str) or not self.name:
+                    raise ValueError("a name is text, and not empty")
+                text(self.name)
+            except ValueError as error:
+                raise ScheduleError(f"name is {self.name!r}.", why=f"{error}.") from None
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):

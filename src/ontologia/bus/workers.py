@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class Workers(Protocol):
     """Runs handlers on claims."""
 
-    def room(self) -> int:
-        """How many more claims may be submitted."""
+    def room(self, handlers: int) -> int:
+        """How many claims one of so many handlers may submit."""
         ...
 
     def submit(self, handler: Handler, claims: Sequence[Claim]) -> None:
@@ -52,7 +52,7 @@ class InlineWorker:
         self._acks = Acks(runtime)
         self._stopped = False
 
-    def room(self) -> int:
+    def room(self, handlers: int) -> int:
         return self._limit
 
     def busy(self) -> bool:
@@ -124,11 +124,12 @@ class ThreadWorkers:
         self._running[thread] = None
         thread.start()
 
-    def room(self) -> int:
+    def room(self, handlers: int) -> int:
         with self._changed:
             self._replace_lapsed()
             active = sum(task is not None for task in self._running.values())
-            return max(0, 2 * self._size - len(self._waiting) - active)
+            room = max(0, 2 * self._size - len(self._waiting) - active)
+            return -(-room // handlers)  # a fair share, rounded up
 
     def _replace_lapsed(self) -> None:
         for thread, task in list(self._running.items()):
@@ -165,6 +166,7 @@ class ThreadWorkers:
 
     def _work(self) -> None:
         me = threading.current_thread()
+        self._runtime.enter()
         while (task := self._next()) is not None:
             try:
                 self._run(task)
@@ -208,11 +210,13 @@ class ThreadWorkers:
             waiting, self._waiting = [t.claim for t in self._waiting], deque()
             threads = list(self._running)
         self._keeper.drop(waiting)
-        self._runtime.hand_back(waiting)
-        deadline = time.monotonic() + timeout
-        for thread in threads:
-            # A handler that never returns is left behind; its lease will run out.
-            thread.join(max(0.0, deadline - time.monotonic()))
-        self._acks.close()
+        try:
+            self._runtime.hand_back(waiting)
+        finally:
+            deadline = time.monotonic() + timeout
+            for thread in threads:
+                # A handler that never returns is left behind; its lease will run out.
+                thread.join(max(0.0, deadline - time.monotonic()))
+            self._acks.close()
         if self._error is not None:
             raise self._error

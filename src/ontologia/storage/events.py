@@ -269,8 +269,8 @@ class EventWriter(EventReader, Protocol):
         """
         ...
 
-    def rewind(self, handler_id: str) -> None:
-        """Let a handler start with the retained events that it was never handed."""
+    def rewind(self, handler_id: str) -> bool:
+        """Let a handler start with the retained events it was never handed; False if not known."""
         ...
 
     def cleanup(self, before: str, *, force: bool, limit: int) -> int:

@@ -421,12 +421,13 @@ class MemoryEvents:
                 )
         return count
 
-    def rewind(self, handler_id: str) -> None:
+    def rewind(self, handler_id: str) -> bool:
         handler = (self._namespace, handler_id)
         self._set(self._log.rewound, handler, self._log.last_position)
-        for place in list(self._log.handlers):
-            if place[:2] == handler:
-                self._set(self._log.handlers, place, 0)
+        known = [place for place in self._log.handlers if place[:2] == handler]
+        for place in known:
+            self._set(self._log.handlers, place, 0)
+        return bool(known)
 
     def cleanup(self, before: str, *, force: bool, limit: int) -> int:
         old = [e for e in self._own() if e.created_at < before]

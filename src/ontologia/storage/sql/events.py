@@ -225,9 +225,10 @@ class SQLEvents:
         """The events that a handler is registered for and was not handed yet."""
         among = self._among("h.type", types)
         return Fragment(
-            "FROM event_handlers AS h JOIN events AS e ON e.namespace = h.namespace "
+            # CROSS JOIN: from the handler to its events, never over all events of the type.
+            "FROM event_handlers AS h CROSS JOIN events AS e WHERE e.namespace = h.namespace "
             "AND e.type = h.type AND e.position > h.position "
-            f"WHERE h.namespace = ? AND h.handler_id = ? AND {among.sql}",
+            f"AND h.namespace = ? AND h.handler_id = ? AND {among.sql}",
             self._namespace,
             handler_id,
             *among.parameters,
@@ -384,12 +385,11 @@ class SQLEvents:
         if not keys:
             return
         among = self._among("id", list(keys))
-        events = self._rows(
-            f"SELECT id, type, position FROM events WHERE namespace = ? AND {among.sql} "
-            "ORDER BY position",
-            self._namespace,
-            *among.parameters,
+        found = self._rows(
+            f"SELECT id, type, position, namespace FROM events WHERE {among.sql}", *among.parameters
         )
+        # Chosen and sorted here: asked for it, the planner walks through all events instead.
+        events = sorted((r[:3] for r in found if r[3] == self._namespace), key=lambda r: r[2])
         place = (self._namespace, request.handler_id)
         self._connection.executemany(
             "INSERT INTO event_claims (event_id, handler_id, namespace, type, position, priority, "
@@ -629,11 +629,11 @@ class SQLEvents:
         self._reorder()
         return count
 
-    def rewind(self, handler_id: str) -> None:
-        self._connection.execute(
+    def rewind(self, handler_id: str) -> bool:
+        return self._done(
             "UPDATE event_handlers SET position = 0, rewound = (SELECT COALESCE(MAX(position), 0) "
             "FROM events) WHERE namespace = ? AND handler_id = ?",
-            (self._namespace, handler_id),
+            *(self._namespace, handler_id),
         )
 
     def cleanup(self, before: str, *, force: bool, limit: int) -> int:
