@@ -70,8 +70,9 @@ class HandlerContext(Generic[EventT]):
         which is then unique among all events of its type in the namespace.
         """
         self._check_open()
-        found, self._seen = self._outgoing([event], key)
+        found, added = self._outgoing([event], key)
         self._buffered += found
+        self._seen.update(added)
 
     def add_commit_meta(self, key: str, value: str) -> None:
         """Attach metadata to the next commit."""
@@ -87,12 +88,12 @@ class HandlerContext(Generic[EventT]):
         transaction; nothing can be committed after it. Raises LeaseExpiredError.
         """
         self._check_open()
-        found, seen = self._outgoing(as_events(event))
+        found, added = self._outgoing(as_events(event))
         commit_id = self._runtime.commit(
             self._claim, self._unit, [*self._buffered, *found] if final else found, ack=final
         )
         # Only now: a commit that failed and is made again is the same, not another one.
-        self._seen = seen
+        self._seen.update(added)
         if final:
             self._finished, self._buffered = True, []
         return commit_id
@@ -100,22 +101,22 @@ class HandlerContext(Generic[EventT]):
     def _outgoing(
         self, events: Sequence[Event], key: str | None = None
     ) -> tuple[list[Outgoing], Counter[str]]:
-        """Events with the keys by which they exist once, and what has been seen with them."""
+        """Events with the keys by which they exist once, and how many of each kind they are."""
+        added: Counter[str] = Counter()
         if not events:
-            return [], self._seen
+            return [], added
         self._runtime.check_depth(self._claim)
         found: list[Outgoing] = []
-        seen = self._seen.copy()
         for event in as_events(list(events)):
             payload = event_payload(event)
             if key is not None:
                 identity = f"key:{dumps([event.__event_type__, _checked(key)])}"
             else:
                 same = self._identity(event, payload)
-                seen[same] += 1
-                identity = f"{same}:{seen[same]}"
+                added[same] += 1
+                identity = f"{same}:{self._seen[same] + added[same]}"
             found.append(Outgoing(event, payload, identity))
-        return found, seen
+        return found, added
 
     def _identity(self, event: Event, payload: str) -> str:
         claim = self._claim

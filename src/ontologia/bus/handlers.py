@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -170,4 +171,19 @@ def collect(functions: Iterable[Callable[..., Any]]) -> list[Handler]:
                 f"there are two handlers called {handler.handler_id!r}.",
                 fix="rename one of the functions, or pin another handler_id.",
             )
+    for handler in found.values():
+        if inspect.iscoroutinefunction(handler.function) and _in_event_loop():
+            raise HandlerError(
+                f"{handler.handler_id!r} is async, and an event loop runs in this thread already.",
+                why="a run blocks its thread, and brings its own event loop.",
+                fix="run it in a thread: await asyncio.to_thread(session.run, handlers).",
+            )
     return sorted(found.values(), key=lambda h: (-h.priority, h.handler_id))
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -87,11 +87,14 @@ class Schedule:
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The first tick after a moment, in UTC; None if there will be none."""
-        tick = next(self._ticks(moment), None)
+        moment = moment.astimezone(UTC)
+        # In the hour that happens twice, the library begins with what is past.
+        tick = next((t for t in self._ticks(moment) if t > moment), None)
         return None if tick is None else tick.astimezone(UTC)
 
     def last_between(self, after: datetime, until: datetime) -> datetime | None:
         """The last tick in ``(after, until]``, in UTC."""
+        after, until = after.astimezone(UTC), until.astimezone(UTC)
         # Look back in growing steps, so that a long absence is not walked tick by tick.
         step = timedelta(hours=1)
         while True:
@@ -100,7 +103,8 @@ class Schedule:
             for tick in self._ticks(start):
                 if tick > until:
                     break
-                last = tick
+                if tick > start:
+                    last = tick
             if last is not None or start == after:
                 return None if last is None else last.astimezone(UTC)
             step *= 24
