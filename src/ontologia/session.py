@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, overload
 from uuid_utils.compat import uuid7
 
 from ontologia.bus.admin import Events, Stats
-from ontologia.bus.context import Ambient
+from ontologia.bus.context import CURRENT, Ambient, HandlerContext
 from ontologia.bus.handlers import collect
 from ontologia.bus.hooks import EventHooks
 from ontologia.bus.loop import Loop
@@ -119,13 +119,20 @@ class Session:
         """What the backend can do."""
         return self._store.capabilities
 
+    @property
+    def _context(self) -> HandlerContext[Any] | None:
+        """The handler of this session that is running here, if one is."""
+        context = CURRENT.get()
+        return context if context is not None and context.session is self else None
+
     # Units of work
 
     def _unit(self) -> UnitOfWork:
         if self._closed:
             raise SessionClosedError
-        if self._ambient.context is not None:
-            return self._ambient.context.unit  # inside a handler, its unit of work
+        context = self._context
+        if context is not None:
+            return context.unit  # inside a handler, its unit of work
         unit: UnitOfWork | None = getattr(self._local, "unit", None)
         if unit is None:
             unit = self._local.unit = UnitOfWork()
@@ -136,7 +143,7 @@ class Session:
     def _adopt(self, *, everything: bool = False) -> UnitOfWork:
         """This thread's unit, with what threads that have ended left behind."""
         unit = self._unit()
-        if self._ambient.context is not None:
+        if self._context is not None:
             return unit
         with self._units_lock:
             for entry in list(self._units):
@@ -170,8 +177,9 @@ class Session:
         Returns the commit id, or None if no state changed. On failure nothing is written and
         everything stays queued. Inside a handler it is the commit of its context.
         """
-        if self._ambient.context is not None:
-            return self._ambient.context.commit(event=event)
+        context = self._context
+        if context is not None:
+            return context.commit(event=event)
         return self._committer.commit(self._adopt(), outgoing(event))
 
     # Reading
@@ -367,6 +375,10 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._context is not None:  # a handler's session goes on after the handler
+            if kind is None:
+                self.commit()
+            return
         try:
             if kind is None and not self._closed:
                 self._committer.commit(self._adopt(everything=True), ())

@@ -502,4 +502,4 @@ def named(bus: Bus) -> dict[str, str]:
 
 TestClaims = Claims.TestCase
 # There are many rules, and most of what is worth finding takes several of them in a row.
-TestClaims.settings = settings(max_examples=3 * settings.default.max_examples)
+TestClaims.settings = settings(max_examples=max(120, settings.default.max_examples))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ontologia.errors import Failure, FinalCommitError, ValidationError
+from ontologia.errors import BusError, Failure, FinalCommitError, ValidationError
 from ontologia.model.canonical import digest, dumps, text
 from ontologia.model.entity import Entity, Relation
 from ontologia.model.event import Event, event_payload
@@ -35,7 +36,7 @@ class HandlerContext(Generic[EventT]):
         self._claim = claim
         self._buffered: list[Outgoing] = []
         self._seen: Counter[str] = Counter()
-        self._finished = False
+        self._finished = self._ended = False
 
     @property
     def lease_until(self) -> datetime:
@@ -57,6 +58,10 @@ class HandlerContext(Generic[EventT]):
         """What is queued for the next commit."""
         self._check_open()
         return self._unit
+
+    def end(self) -> None:
+        """The handler has returned: nothing more can be done through its context."""
+        self._ended = True
 
     def ensure(self, obj: Stateful | Iterable[Stateful]) -> None:
         """Queue what should be true, as it is now."""
@@ -125,6 +130,12 @@ class HandlerContext(Generic[EventT]):
         )
 
     def _check_open(self) -> None:
+        if self._ended:
+            raise BusError(
+                "the handler has ended.",
+                why="something that it left behind still uses its context.",
+                fix="wait for tasks and threads before the handler returns.",
+            )
         if self._finished:
             raise FinalCommitError(
                 "the handler has made its final commit.",
@@ -148,5 +159,6 @@ class Ambient(threading.local):
     running: bool = False
     """It works for a run, and must not wait for it."""
 
-    context: HandlerContext[Any] | None = None
-    """The handler that it runs."""
+
+CURRENT: ContextVar[HandlerContext[Any] | None] = ContextVar("ontologia_handler", default=None)
+"""The handler that is running here; tasks that it starts take it along."""

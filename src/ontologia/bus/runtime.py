@@ -9,11 +9,12 @@ import random
 import threading
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ontologia.bus.context import Ambient, HandlerContext
+from ontologia.bus.context import CURRENT, Ambient, HandlerContext
 from ontologia.bus.handlers import Handler, order_text
 from ontologia.bus.hooks import EventHooks
 from ontologia.clock import Clock
@@ -171,6 +172,7 @@ class Runtime:
         held = self.renew(claims, lease_ms)
         queue.clear()
         queue.extend(c for c, ok in zip(claims, held, strict=True) if ok)
+        self._forget(c for c, ok in zip(claims, held, strict=True) if not ok)
         return held[0]
 
     def renew(self, claims: Sequence[Claim], lease_ms: int) -> list[bool]:
@@ -198,13 +200,13 @@ class Runtime:
 
     def run(self, handler: Handler, claim: Claim) -> Finished | None:
         """Run a handler; what is to be acknowledged, None if it failed or did so itself."""
-        before = self._ambient.context
         context: HandlerContext[Any] | None = None
+        token = CURRENT.set(CURRENT.get())
         try:
             event = self._load(handler, claim.event)
             self._key_of(handler, event)
             context = HandlerContext(self._session, event, claim, self)
-            self._ambient.context = context
+            CURRENT.set(context)
             result = handler.function(context)
             if inspect.isawaitable(result):
                 self._await(result)
@@ -220,7 +222,9 @@ class Runtime:
             self._failed(handler, claim, BusError("the handler was cancelled.", why=why))
             return None
         finally:
-            self._ambient.context = before
+            CURRENT.reset(token)
+            if context is not None:
+                context.end()
         assert context is not None
         if context.finished:
             self._forget([claim])
@@ -240,7 +244,7 @@ class Runtime:
         runner: asyncio.Runner | None = getattr(self._coroutines, "runner", None)
         if runner is None:
             runner = self._coroutines.runner = asyncio.Runner()
-        runner.run(_finished(result))
+        runner.run(_finished(result), context=copy_context())
 
     def enter(self) -> None:
         """A thread works for this run from now on."""

@@ -495,7 +495,7 @@ class SQLEvents:
             (
                 request.session_id,
                 claim.token,
-                len(claims.taken) == 1,
+                int(len(claims.taken) == 1),
                 request.now,
                 request.lease_until,
                 claim.attempts,
