@@ -183,7 +183,11 @@ class Events:
     def replay_dead_letter(self, event_id: str, handler_id: str) -> None:
         """Hand an event to the one handler that gave it up; raises EventNotFoundError."""
         with self._store.write(self._namespace) as tx:
-            if not tx.events.redeliver(event_ids=[event_id], handler_id=handler_id, only_dead=True):
+            if not tx.events.redeliver(
+                event_ids=[_text("event_id", event_id)],
+                handler_id=_text("handler_id", handler_id),
+                only_dead=True,
+            ):
                 raise EventNotFoundError(event_id, self._namespace)
         self._store.signal.notify()
 
