@@ -93,6 +93,7 @@ class Session:
             self._types.add(cls)
         self._closed = self._closing = False
         self._loops: list[Loop] = []
+        self._loops_lock = threading.Lock()
         self._ambient = Ambient()
         self._local = threading.local()
         self._units: list[tuple[threading.Thread, UnitOfWork]] = []
@@ -123,7 +124,9 @@ class Session:
     def _context(self) -> HandlerContext[Any] | None:
         """The handler of this session that is running here, if one is."""
         context = CURRENT.get()
-        return context if context is not None and context.session is self else None
+        while context is not None and context.session is not self:
+            context = context.outer  # a handler may run another session
+        return context
 
     # Units of work
 
@@ -266,16 +269,20 @@ class Session:
             found,
             scheduler,
             concurrency,
-            is_last=lambda: self._loops == [loop],
         )
-        self._loops.append(loop)
+        with self._loops_lock:
+            self._loops.append(loop)
         outside, self._ambient.running = self._ambient.running, True
         try:
             loop.run(max_iterations, until_idle)
         finally:
             self._ambient.running = outside
-            self._loops.remove(loop)
-            if self._closing and not self._loops:
+            with self._loops_lock:
+                self._loops.remove(loop)
+                last = not self._loops
+                if last:
+                    loop.leave()
+            if last and self._closing:
                 self.close()
 
     @property

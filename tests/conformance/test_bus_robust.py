@@ -313,6 +313,33 @@ def test_a_tick_that_met_a_locked_store_is_not_lost(
     assert (failures, seen) == ([], [7])
 
 
+def test_a_run_that_is_held_up_makes_its_tick_after_another_session_is_further_on(
+    open_session: OpenSession, clock: FakeClock
+) -> None:
+    one, other = open_session(), open_session()
+    schedule = Schedule(event=Made(n=7), cron="* * * * *", name="s")
+
+    class Nudge(Event):
+        pass
+
+    @on_event(Nudge)
+    def held_up(ctx: HandlerContext[Nudge]) -> None:
+        ctx.commit(final=True)
+        clock.advance(seconds=90)
+
+        @on_event(Nudge, handler_id="other")
+        def again(ctx: HandlerContext[Nudge]) -> None:
+            ctx.commit(final=True)
+            clock.advance(seconds=60)
+
+        other.run([again], schedules=[schedule], until_idle=True)
+
+    one.commit(event=Nudge())
+    one.run([held_up], schedules=[schedule], until_idle=True)
+    ticks = [e for e in one.events.list(10) if e.type == "made"]
+    assert len(ticks) == 2, "one was due before the other session began"
+
+
 def test_ticks_in_the_hour_that_happens_twice() -> None:
     schedule = Schedule(event=Made(), cron="30 2 * * *", timezone="Europe/Berlin")
     inside = datetime(2026, 10, 25, 1, 12, tzinfo=UTC)

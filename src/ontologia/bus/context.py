@@ -37,6 +37,8 @@ class HandlerContext(Generic[EventT]):
         self._buffered: list[Outgoing] = []
         self._seen: Counter[str] = Counter()
         self._finished = self._ended = False
+        self.outer = CURRENT.get()
+        """The handler inside which this one runs."""
 
     @property
     def lease_until(self) -> datetime:

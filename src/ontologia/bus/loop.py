@@ -42,12 +42,10 @@ class Loop:
         handlers: Sequence[Handler],
         scheduler: Scheduler,
         concurrency: int,
-        is_last: Callable[[], bool],
     ) -> None:
         self._runtime, self._store, self._namespace = runtime, store, namespace
         self._session, self._clock, self._config = session, clock, config
         self._handlers, self._scheduler, self._concurrency = handlers, scheduler, concurrency
-        self._is_last = is_last
         self._turn = 0
         self._stopping, self._ended = threading.Event(), threading.Event()
         self._workers: Workers | None = None
@@ -58,6 +56,11 @@ class Loop:
         if self._workers is not None:
             self._workers.stop()
         self._store.signal.notify()
+
+    def leave(self) -> None:
+        """Say that the session has ended."""
+        now = datetime_text(self._clock.now())
+        self._say(lambda tx: tx.events.stop_session(self._session.session_id, now))
 
     def join(self) -> None:
         """Wait for :meth:`run` to return, as long as a handler may take."""
@@ -95,9 +98,6 @@ class Loop:
                 self._workers.close(self._patience)
             finally:
                 keeper.stop()
-                if self._is_last():
-                    now = datetime_text(self._clock.now())
-                    self._say(lambda tx: tx.events.stop_session(self._session.session_id, now))
 
     def _say(self, what: Callable[[Any], object]) -> None:
         with self._store.write(self._namespace) as tx:

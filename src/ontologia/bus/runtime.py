@@ -219,8 +219,9 @@ class Runtime:
             )
         except asyncio.CancelledError:
             why = "something that it awaited was cancelled."
-            self._failed(handler, claim, BusError("the handler was cancelled.", why=why))
-            return None
+            if context is None or not context.finished:
+                self._failed(handler, claim, BusError("the handler was cancelled.", why=why))
+                return None
         finally:
             CURRENT.reset(token)
             if context is not None:

@@ -13,7 +13,7 @@ from ontologia.errors import ScheduleError
 from ontologia.model.canonical import datetime_text
 from ontologia.model.event import event_payload
 from ontologia.storage.base import Store
-from ontologia.storage.events import EventRecord
+from ontologia.storage.events import EventRecord, tick_key
 
 # A loop that was held up this many ticks is not made to replay all of them.
 _MOST = 1_000
@@ -95,9 +95,9 @@ class Scheduler:
                 # From now on somebody misses its ticks.
                 tx.events.record_tick(key, datetime_text(now))
             for key, ticks in due.items():
-                # Another session may be further on, and its events may be gone already.
-                last = tx.events.last_tick(key) or ""
-                texts = [t for t in map(datetime_text, ticks) if t > last]
+                # What another session made may be handled and gone, with its dedupe key.
+                gone = tx.events.cleaned_tick(key)
+                texts = [t for t in map(datetime_text, ticks) if t > gone]
                 if texts:
                     records = [self._record(key, tick, now) for tick in texts]
                     stored += sum(tx.events.enqueue(records))
@@ -118,5 +118,5 @@ class Scheduler:
             0,
             None,
             None,
-            f"schedule:{key}:{tick}",
+            tick_key(key, tick),
         )

@@ -87,14 +87,14 @@ class Schedule:
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The first tick after a moment, in UTC; None if there will be none."""
-        moment = moment.astimezone(UTC)
+        moment = _aware(moment)
         # In the hour that happens twice, the library begins with what is past.
         tick = next((t for t in self._ticks(moment) if t > moment), None)
         return None if tick is None else tick.astimezone(UTC)
 
     def last_between(self, after: datetime, until: datetime) -> datetime | None:
         """The last tick in ``(after, until]``, in UTC."""
-        after, until = after.astimezone(UTC), until.astimezone(UTC)
+        after, until = _aware(after), _aware(until)
         # Look back in growing steps, so that a long absence is not walked tick by tick.
         step = timedelta(hours=1)
         while True:
@@ -108,3 +108,9 @@ class Schedule:
             if last is not None or start == after:
                 return None if last is None else last.astimezone(UTC)
             step *= 24
+
+
+def _aware(moment: object) -> datetime:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ScheduleError(f"{moment!r} is not a time.", fix="pass an aware datetime.")
+    return moment.astimezone(UTC)

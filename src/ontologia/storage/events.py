@@ -171,6 +171,10 @@ class EventReader(Protocol):
         """The last tick of a schedule, or when it was first seen; None if it never was."""
         ...
 
+    def cleaned_tick(self, schedule: str) -> str:
+        """The last tick whose event was cleaned up, with its dedupe key; empty if none was."""
+        ...
+
     def claims(self, event_id: str) -> list[ClaimRecord]:
         """Where an event stands with each handler that it was handed to."""
         ...
@@ -303,6 +307,22 @@ class EventWriter(EventReader, Protocol):
     def stop_session(self, session_id: str, now: str) -> None:
         """Say that a session has ended."""
         ...
+
+
+_TICK = "schedule:"
+_TIME_SIZE = len("2026-01-01T00:00:00.000000+00:00")
+
+
+def tick_key(schedule: str, tick: str) -> str:
+    """The dedupe key of a tick."""
+    return f"{_TICK}{schedule}:{tick}"
+
+
+def tick_of(dedupe_key: str | None) -> tuple[str, str] | None:
+    """The schedule and the tick behind a dedupe key; None if it is another key."""
+    if dedupe_key is None or not dedupe_key.startswith(_TICK):
+        return None
+    return dedupe_key[len(_TICK) : -_TIME_SIZE - 1], dedupe_key[-_TIME_SIZE:]
 
 
 LEASE_RAN_OUT = "the lease ran out: the handler crashed or took too long"

@@ -21,6 +21,7 @@ from ontologia.storage.events import (
     SessionRecord,
     dead_letter,
     dead_letter_event,
+    tick_of,
 )
 
 
@@ -55,6 +56,7 @@ class EventLog:
         self.sessions: dict[str, SessionRecord] = {}
         self.rewound: dict[tuple[str, str], int] = {}
         self.ticks: dict[tuple[str, str], str] = {}
+        self.cleaned: dict[tuple[str, str], str] = {}
 
 
 Undo = Callable[[Callable[[], object]], None]
@@ -93,6 +95,9 @@ class MemoryEvents:
 
     def last_tick(self, schedule: str) -> str | None:
         return self._log.ticks.get((self._namespace, schedule))
+
+    def cleaned_tick(self, schedule: str) -> str:
+        return self._log.cleaned.get((self._namespace, schedule), "")
 
     def claims(self, event_id: str) -> list[ClaimRecord]:
         if self.get(event_id) is None:
@@ -436,6 +441,9 @@ class MemoryEvents:
             self._remove(self._log.events, event.id)
             for place in [p for p in self._log.deliveries if p[0] == event.id]:
                 self._remove(self._log.deliveries, place)
+            tick = tick_of(event.dedupe_key)
+            if tick is not None and tick[1] > self.cleaned_tick(tick[0]):
+                self._set(self._log.cleaned, (self._namespace, tick[0]), tick[1])
             key = (event.namespace, event.dedupe_key or "")
             if key in self._log.keys:
                 self._undo(lambda k=key: self._log.keys.add(k))  # type: ignore[misc]

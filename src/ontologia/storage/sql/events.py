@@ -21,6 +21,7 @@ from ontologia.storage.events import (
     SessionRecord,
     dead_letter,
     dead_letter_event,
+    tick_of,
 )
 from ontologia.storage.sql.dialect import Connection, Dialect, Fragment, join
 
@@ -62,7 +63,8 @@ EVENT_TABLES = (
     "session_id TEXT NOT NULL){table}",
     "CREATE INDEX dead_letters_namespace ON dead_letters (namespace, id)",
     "CREATE TABLE schedules (namespace TEXT NOT NULL, name TEXT NOT NULL, "
-    "last_tick TEXT NOT NULL, PRIMARY KEY (namespace, name)){table}",
+    "last_tick TEXT NOT NULL, cleaned_tick TEXT NOT NULL DEFAULT '', "
+    "PRIMARY KEY (namespace, name)){table}",
     "CREATE TABLE sessions (session_id TEXT NOT NULL PRIMARY KEY, namespace TEXT NOT NULL, "
     "started_at TEXT NOT NULL, last_heartbeat TEXT NOT NULL, metadata TEXT NOT NULL, "
     "stopped_at TEXT){table}",
@@ -147,6 +149,14 @@ class SQLEvents:
             *(self._namespace, schedule),
         )
         return rows[0][0] if rows else None
+
+    def cleaned_tick(self, schedule: str) -> str:
+        rows = self._rows(
+            "SELECT cleaned_tick FROM schedules WHERE namespace = ? AND name = ?",
+            *(self._namespace, schedule),
+        )
+        found: str = rows[0][0] if rows else ""
+        return found
 
     def claims(self, event_id: str) -> list[ClaimRecord]:
         rows = self._rows(
@@ -646,15 +656,21 @@ class SQLEvents:
             "AND h.position < events.position)"
         )
         old = self._rows(
-            f"SELECT id FROM events WHERE namespace = ? AND created_at < ?{unfinished} "
+            f"SELECT id, dedupe_key FROM events WHERE namespace = ? AND created_at < ?{unfinished} "
             "ORDER BY position LIMIT ?",
             *(self._namespace, before, limit),
         )
         if not old:
             return 0
         for table, column in (("event_claims", "event_id"), ("events", "id")):
-            among = self._among(column, [event_id for (event_id,) in old])
+            among = self._among(column, [event_id for event_id, _ in old])
             self._connection.execute(f"DELETE FROM {table} WHERE {among.sql}", among.parameters)
+        ticks = [tick for _, key in old if (tick := tick_of(key)) is not None]
+        self._connection.executemany(
+            "UPDATE schedules SET cleaned_tick = ? "
+            "WHERE namespace = ? AND name = ? AND cleaned_tick < ?",
+            [(tick, self._namespace, schedule, tick) for schedule, tick in ticks],
+        )
         if force:
             self._reorder()
         return len(old)
