@@ -717,7 +717,7 @@ def test_a_handler_that_never_returns_gives_its_threads_up(uri: str, events: int
             release.set()
             session.stop()
             thread.join(10)
-            wait_until(lambda: not any("ontologia" in t.name for t in threading.enumerate()))
+            wait_until(lambda: not any(t.name == "ontologia-worker" for t in threading.enumerate()))
         assert sorted(seen) == list(range(20))
 
 
