@@ -286,8 +286,7 @@ def flat(bench: Bench) -> Iterator[Result]:
             start = bench.stores.copy(bench.stores.empty)
             with closing(raw.connect(start)) as connection:
                 connection.execute("PRAGMA synchronous = OFF")
-                for handler_id in ("waked", raw_events.HANDLER):
-                    raw_events.fill_acked(connection, handler_id, stored)
+                raw_events.fill_acked(connection, ("waked", raw_events.HANDLER), stored)
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             other = bench.stores.copy(start)
             for path in (start, other):

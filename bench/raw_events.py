@@ -139,38 +139,29 @@ def process_state(
             connection.execute("COMMIT")
 
 
-def fill_acked(connection: sqlite3.Connection, handler_id: str, n: int) -> None:
-    """Store events that a handler has acknowledged."""
+def fill_acked(connection: sqlite3.Connection, handler_ids: Sequence[str], n: int) -> None:
+    """Store events that all handlers have acknowledged."""
     now = datetime.now(UTC)
     before, lease_until = raw.text(now), raw.text(now + LEASE)
-    connection.execute("BEGIN IMMEDIATE")
-    (first,) = connection.execute("SELECT COALESCE(MAX(position), 0) FROM events").fetchone()
+    claim = CLAIM.replace("available_at)", "available_at, ack_at)").replace("?)", "?, ?)")
     rows = [_event({"order_id": f"o{i}", "total": 1.5}, before) for i in range(n)]
+    connection.execute("BEGIN IMMEDIATE")
     connection.executemany(INSERT, rows)
-    connection.executemany(
-        CLAIM.replace("available_at)", "available_at, ack_at)").replace("?)", "?, ?)"),
-        [
-            (
-                row[0],
-                handler_id,
-                NAMESPACE,
-                TYPE,
-                first + i,
-                100,
-                SESSION,
-                str(i),
-                before,
-                lease_until,
-                before,
-                before,
-            )
-            for i, row in enumerate(rows, 1)
-        ],
-    )
-    for type_ in ("", TYPE):
-        connection.execute(
-            "INSERT INTO event_handlers (namespace, handler_id, type, position, registered_at) "
-            "VALUES (?, ?, ?, ?, ?)",
-            (NAMESPACE, handler_id, type_, first + n, before),
+    (last,) = connection.execute("SELECT COALESCE(MAX(position), 0) FROM events").fetchone()
+    for handler_id in handler_ids:
+        same = (handler_id, NAMESPACE, TYPE)
+        times = (before, lease_until, before, before)
+        connection.executemany(
+            claim,
+            [
+                (row[0], *same, position, 100, SESSION, str(position), *times)
+                for position, row in enumerate(rows, last - n + 1)
+            ],
         )
+        for type_ in ("", TYPE):
+            connection.execute(
+                "INSERT INTO event_handlers (namespace, handler_id, type, position, "
+                "registered_at) VALUES (?, ?, ?, ?, ?)",
+                (NAMESPACE, handler_id, type_, last, before),
+            )
     connection.execute("COMMIT")
