@@ -335,7 +335,7 @@ class Claims(RuleBasedStateMachine):
             )
             found = self._claimed(bus, wanted)
             names = named(bus)
-            assert [(names[c.event.id], c.handler_id, *c[3:]) for c in found] == right
+            assert [(names[c.event.id], c.handler_id, *c[3:6]) for c in found] == right
             known += found
 
     def _claimed(self, bus: Bus, wanted: ClaimRequest, look: int = 1000) -> list[Claim]:

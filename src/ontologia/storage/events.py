@@ -71,6 +71,8 @@ class Claim(NamedTuple):
     generation: int
     """How often the event was deliberately handed to this handler again."""
 
+    order_key: str | None = None
+
 
 @dataclass(frozen=True)
 class ClaimRequest:

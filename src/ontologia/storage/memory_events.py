@@ -333,6 +333,7 @@ class MemoryEvents:
                     request.lease_until,
                     attempts,
                     record.generation,
+                    delivery.order_key,
                 )
             )
 

@@ -464,9 +464,9 @@ class SQLEvents:
         columns = ", ".join(f"e.{name}" for name in EventRecord._fields)
         among = self._among("type", request.types)
         return self._rows(
-            f"SELECT c.token, c.started, c.attempts, c.generation, c.session_id, {columns} "
-            "FROM (SELECT event_id, token, started, attempts, generation, session_id, priority, "
-            "position "
+            "SELECT c.token, c.started, c.attempts, c.generation, c.session_id, c.order_key, "
+            f"{columns} FROM (SELECT event_id, token, started, attempts, generation, session_id, "
+            "order_key, priority, position "
             f"FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} "
             f"AND {among.sql} ORDER BY priority DESC, position LIMIT ?) AS c "
             "JOIN events AS e ON e.id = c.event_id ORDER BY c.priority DESC, c.position",
@@ -482,7 +482,7 @@ class SQLEvents:
     def _take(self, request: ClaimRequest, rows: list[Any], claims: Claims) -> None:
         """Claim rows; those whose lease ran out too often become dead letters."""
         error = None
-        for token, started, attempts, generation, session_id, *event in rows:
+        for token, started, attempts, generation, session_id, order_key, *event in rows:
             record = EventRecord(*event)
             lapsed = token != ""
             if lapsed and claims.taken:
@@ -496,7 +496,15 @@ class SQLEvents:
                 continue
             fresh = str(uuid7())
             claims.taken.append(
-                Claim(record, request.handler_id, fresh, request.lease_until, attempts, generation)
+                Claim(
+                    record,
+                    request.handler_id,
+                    fresh,
+                    request.lease_until,
+                    attempts,
+                    generation,
+                    order_key,
+                )
             )
             if lapsed:
                 error = LEASE_RAN_OUT
@@ -532,33 +540,36 @@ class SQLEvents:
 
     def _update_held(
         self, claims: Sequence[Claim], now: str, column: str, value: str
-    ) -> tuple[list[bool], list[tuple[str, str | None]]]:
-        """Change claims that hold their lease, in one statement: which did, and their keys."""
+    ) -> list[bool]:
+        """Change claims that hold their lease, in one statement; for each whether it did."""
         if not claims:
-            return [], []
-        among = self._dialect.among_keys(
-            ("event_id", "handler_id", "token"),
-            [(c.event.id, c.handler_id, c.token) for c in claims],
-        )
-        rows = self._rows(
+            return []
+        places = [(c.event.id, c.handler_id, c.token) for c in claims]
+        among = self._dialect.among_keys(("event_id", "handler_id", "token"), places)
+        update = (
             f"UPDATE event_claims SET {column} = ? WHERE {among.sql} AND namespace = ? "
-            f"AND lease_until > ? AND {_OPEN} RETURNING event_id, handler_id, token, order_key",
-            value,
-            *among.parameters,
-            self._namespace,
-            now,
+            f"AND lease_until > ? AND {_OPEN}"
         )
-        held = {row[:3] for row in rows}
-        found = [(c.event.id, c.handler_id, c.token) in held for c in claims]
-        return found, [(handler_id, key) for _, handler_id, _, key in rows]
+        parameters = (value, *among.parameters, self._namespace, now)
+        if len(claims) == 1:
+            return [self._done(update, *parameters)]
+        held = set(self._rows(f"{update} RETURNING event_id, handler_id, token", *parameters))
+        return [place in held for place in places]
 
     def ack(self, claims: Sequence[Claim], now: str) -> list[bool]:
-        held, keys = self._update_held(claims, now, "ack_at", now)
-        self._unblock([(h, k) for h, k in keys if k is not None])
-        seen: set[str] = set()  # a claim that stands there twice is finished once
-        for place, claim in enumerate(claims):
-            held[place] = held[place] and claim.token not in seen
-            seen.add(claim.token)
+        held = self._update_held(claims, now, "ack_at", now)
+        if len(claims) > 1:
+            seen: set[str] = set()  # a claim that stands there twice is finished once
+            for place, claim in enumerate(claims):
+                held[place] = held[place] and claim.token not in seen
+                seen.add(claim.token)
+        ordered = [
+            (claim.handler_id, claim.order_key)
+            for claim, ok in zip(claims, held, strict=True)
+            if ok and claim.order_key is not None
+        ]
+        if ordered:
+            self._unblock(ordered)
         return held
 
     def release(self, claim: Claim, *, now: str, error: str, available_at: str, dead: bool) -> bool:
@@ -606,7 +617,7 @@ class SQLEvents:
             self.enqueue([dead_letter_event(letter, event)])
 
     def renew(self, claims: Sequence[Claim], *, now: str, lease_until: str) -> list[bool]:
-        return self._update_held(claims, now, "lease_until", lease_until)[0]
+        return self._update_held(claims, now, "lease_until", lease_until)
 
     def hand_back(self, claims: Sequence[Claim], now: str) -> None:
         self._connection.executemany(
