@@ -89,9 +89,15 @@ def test_a_decorated_coroutine_is_awaited(session: Session) -> None:
         await asyncio.sleep(0)
         seen.append(ctx.event.n)
 
+    async def main() -> None:
+        session.run([handler], until_idle=True)
+
     session.commit(event=Made())
     session.run([handler], until_idle=True)
     assert seen == [1]
+    session.commit(event=Made(n=2))
+    asyncio.run(main())
+    assert seen == [1, 2]
 
 
 def test_what_cannot_be_a_handler_is_refused() -> None:

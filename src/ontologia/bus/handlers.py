@@ -172,7 +172,7 @@ def collect(functions: Iterable[Callable[..., Any]]) -> list[Handler]:
                 fix="rename one of the functions, or pin another handler_id.",
             )
     for handler in found.values():
-        if inspect.iscoroutinefunction(handler.function) and _in_event_loop():
+        if inspect.iscoroutinefunction(handler.function) and in_event_loop():
             raise HandlerError(
                 f"{handler.handler_id!r} is async, and an event loop runs in this thread already.",
                 why="a run blocks its thread, and brings its own event loop.",
@@ -181,7 +181,8 @@ def collect(functions: Iterable[Callable[..., Any]]) -> list[Handler]:
     return sorted(found.values(), key=lambda h: (-h.priority, h.handler_id))
 
 
-def _in_event_loop() -> bool:
+def in_event_loop() -> bool:
+    """Whether an event loop runs in this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

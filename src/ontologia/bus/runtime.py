@@ -9,13 +9,14 @@ import random
 import threading
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ontologia.bus.context import CURRENT, Ambient, HandlerContext
-from ontologia.bus.handlers import Handler, order_text
+from ontologia.bus.handlers import Handler, in_event_loop, order_text
 from ontologia.bus.hooks import EventHooks
 from ontologia.clock import Clock
 from ontologia.config import OntologiaConfig
@@ -242,6 +243,11 @@ class Runtime:
 
     def _await(self, result: Awaitable[Any]) -> None:
         """Wait for a coroutine in the event loop of this thread."""
+        if in_event_loop():
+            # A run that blocks somebody's event loop, with a coroutine behind a decorator.
+            with ThreadPoolExecutor(1) as other:
+                other.submit(copy_context().run, asyncio.run, _finished(result)).result()
+            return
         runner: asyncio.Runner | None = getattr(self._coroutines, "runner", None)
         if runner is None:
             runner = self._coroutines.runner = asyncio.Runner()
