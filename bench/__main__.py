@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,7 +12,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bench import cases_events, cases_lookup, cases_read, cases_traversal, cases_write
+from bench import (
+    cases_events,
+    cases_lookup,
+    cases_postgres,
+    cases_read,
+    cases_traversal,
+    cases_write,
+)
 from bench.cases import Bench, Case
 from bench.data import FULL, QUICK
 from bench.measure import Clock, Result
@@ -23,6 +31,7 @@ CASES: dict[str, Case] = {
     **cases_read.CASES,
     **cases_traversal.CASES,
     **cases_events.CASES,
+    **cases_postgres.CASES,
 }
 
 HEADER = ("case", "ours", "raw", "ratio", "limit", "verdict", "growth")
@@ -101,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         print(f"no case contains {options.only!r}; there are: {', '.join(CASES)}", file=sys.stderr)
         return 2
+    # Servers and programs that cases have started are to end with us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sizes = QUICK if options.quick else FULL
     clock = Clock(options.rounds or sizes.rounds, options.profile)
     results: list[Result] = []

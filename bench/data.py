@@ -79,6 +79,8 @@ class Sizes:
     events: int = 10_000
     state_events: int = 5_000
     wakes: int = 60
+    jobs: int = 5_000
+    races: int = 3
 
 
 FULL = Sizes()
@@ -97,6 +99,8 @@ QUICK = Sizes(
     events=2_000,
     state_events=500,
     wakes=20,
+    jobs=500,
+    races=1,
 )
 
 

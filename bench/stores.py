@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import raw
 from bench.data import (
@@ -32,6 +32,9 @@ from bench.data import (
 )
 from ontologia import Session
 
+if TYPE_CHECKING:
+    from bench.postgres import Databases
+
 _BATCH = 10_000
 
 
@@ -51,6 +54,15 @@ class Stores:
 
     def close(self) -> None:
         shutil.rmtree(self._directory)
+        if "databases" in self.__dict__:
+            self.databases.close()
+
+    @cached_property
+    def databases(self) -> Databases:
+        """A PostgreSQL server, started when the first case needs it."""
+        from bench.postgres import Databases
+
+        return Databases()
 
     def _new(self) -> Path:
         return self._directory / f"{next(self._numbers)}.db"

@@ -1,5 +1,6 @@
 """One commit: typed state with full history, and events, atomically."""
 
+from ontologia.bound import BoundSession
 from ontologia.bus.context import HandlerContext
 from ontologia.bus.deadletter import EventDeadLetter
 from ontologia.bus.handlers import on_event
@@ -8,6 +9,7 @@ from ontologia.bus.schedules import Schedule
 from ontologia.config import OntologiaConfig
 from ontologia.errors import (
     BatchSizeExceededError,
+    BindError,
     BusError,
     CommitError,
     CommitNotFoundError,
@@ -36,6 +38,7 @@ from ontologia.errors import (
     SchemaOutdatedError,
     SessionClosedError,
     StorageError,
+    StorageUnavailableError,
     TypeInUseError,
     UnknownFieldError,
     UnknownOperatorError,
@@ -53,6 +56,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BatchSizeExceededError",
+    "BindError",
+    "BoundSession",
     "BusError",
     "Change",
     "Commit",
@@ -95,6 +100,7 @@ __all__ = [
     "Session",
     "SessionClosedError",
     "StorageError",
+    "StorageUnavailableError",
     "StoredEvent",
     "TypeInUseError",
     "UnknownFieldError",

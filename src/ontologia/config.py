@@ -33,6 +33,16 @@ class OntologiaConfig:
     """``FULL``: a commit that returned survives power loss. ``NORMAL``: it survives a crash of the
     process, and the last commits before a power loss may be missing."""
 
+    postgres_schema: str = "ontologia"
+    """Schema of the PostgreSQL database that holds the datastore."""
+
+    postgres_pool_size: int = 10
+    """Most connections of a session to PostgreSQL, besides the one that listens."""
+
+    postgres_listen: bool = True
+    """``False``: nothing outlives a transaction on a connection, as a pooler in transaction mode
+    needs it; idle event loops then poll instead of being woken."""
+
     event_poll_interval_ms: int = 1_000
     """Longest wait of an idle event loop."""
 
@@ -107,7 +117,17 @@ _HINTS: dict[str, Any] = {
 }
 
 
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
 def _parse(name: str, hint: Any, raw: str) -> Any:
+    if hint is bool:
+        found = _TRUTH.get(raw.strip().lower())
+        if found is None:
+            raise ConfigError(
+                f"ONTOLOGIA_{name.upper()} is {raw!r}.", fix="set it to true or false."
+            )
+        return found
     if hint is not int:
         return raw
     try:
@@ -128,6 +148,9 @@ def _check(name: str, hint: Any, value: object) -> None:
                 why=f"it must be a whole number above 0, and at most {most}.",
                 fix="pass such a number.",
             )
+    elif hint is bool:
+        if type(value) is not bool:
+            raise ConfigError(f"{name} is {value!r}.", why="it must be True or False.")
     elif hint is str:
         if not isinstance(value, str) or not value or "\0" in value:
             raise ConfigError(f"{name} is {value!r}.", why="it must be text, and not empty.")

@@ -34,6 +34,8 @@ is wrong, why, and how to fix it. Driver errors stay reachable as ``__cause__``.
     │   ├── DatastoreReadOnlyError  the datastore cannot be written
     │   ├── DatastoreFullError      no space left
     │   ├── LockContentionError     other writers held the lock too long
+    │   ├── StorageUnavailableError the datastore cannot be reached for the moment
+    │   ├── BindError               a connection that a session cannot take part in
     │   └── SessionClosedError      the session was closed
     └── MissingDependencyError      an optional package is not installed
 """
@@ -334,6 +336,8 @@ class StorageError(OntologiaError):
     """The datastore could not do what was asked."""
 
     code = "storage"
+    temporary: ClassVar[bool] = False
+    """Whether the same may succeed a little later, with nothing changed."""
 
 
 class DatastoreURIError(StorageError, ValueError):
@@ -364,6 +368,7 @@ class LockContentionError(StorageError, TimeoutError):
     """Other writers held the lock for longer than the configured timeout."""
 
     code = "lock_contention"
+    temporary = True
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
@@ -372,6 +377,19 @@ class LockContentionError(StorageError, TimeoutError):
             why="another process or thread holds a write transaction open.",
             fix="try again, commit in smaller batches, or raise lock_timeout_ms.",
         )
+
+
+class StorageUnavailableError(StorageError):
+    """The datastore cannot be reached for the moment, or broke off what it was asked."""
+
+    code = "storage_unavailable"
+    temporary = True
+
+
+class BindError(StorageError):
+    """The connection of the caller cannot be taken part in, or not now."""
+
+    code = "bind"
 
 
 class SessionClosedError(StorageError):

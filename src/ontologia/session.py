@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, overload
 
 from uuid_utils.compat import uuid7
 
+from ontologia.bound import BoundSession
 from ontologia.bus.admin import Events, Stats
 from ontologia.bus.context import CURRENT, Ambient, HandlerContext
 from ontologia.bus.handlers import collect
@@ -19,9 +20,10 @@ from ontologia.bus.loop import Loop
 from ontologia.bus.runtime import Runtime
 from ontologia.bus.scheduler import Scheduler
 from ontologia.bus.schedules import Schedule
-from ontologia.clock import Clock, SystemClock
+from ontologia.clock import Clock
 from ontologia.config import OntologiaConfig
 from ontologia.errors import (
+    BindError,
     ConfigError,
     SchemaOutdatedError,
     SessionClosedError,
@@ -43,7 +45,7 @@ from ontologia.state.reading import Reader
 from ontologia.state.schema import Types
 from ontologia.state.upgrades import Upgraders
 from ontologia.state.verify import VerifyReport, verify
-from ontologia.storage.base import Capabilities
+from ontologia.storage.base import Capabilities, Transactions
 from ontologia.storage.events import SessionRecord
 from ontologia.storage.uri import open_store
 
@@ -85,7 +87,6 @@ class Session:
         if not isinstance(instance_metadata, dict | None):
             raise ConfigError(f"instance_metadata is {instance_metadata!r}.", fix="pass a dict.")
         self.instance_metadata = dict(instance_metadata or {})
-        self._clock: Clock = SystemClock() if clock is None else clock
         self._types = Types()
         for cls in _classes("entity_types", entity_types, Entity):
             self._types.add(cls)
@@ -100,17 +101,11 @@ class Session:
         self._units_lock = threading.Lock()
         known = Upgraders().extended(upgraders)
         self._store = open_store(self.datastore_uri, self.config)
+        self._clock: Clock = self._store.clock if clock is None else clock
         self._reader = Reader(self._store, self.namespace, self._types, known)
         self._history = History(self._reader, self._types, self.namespace)
         self._migrator = Migrator(self._store, self.namespace, self._types)
-        self._committer = Committer(
-            self._store,
-            self.namespace,
-            self._types,
-            session_id=self.session_id,
-            clock=self._clock,
-            max_batch_size=self.config.max_batch_size,
-        )
+        self._committer = self._committer_on(self._store)
 
     def __repr__(self) -> str:
         return f"Session({self.datastore_uri!r}, namespace={self.namespace!r})"
@@ -184,6 +179,40 @@ class Session:
         if context is not None:
             return context.commit(event=event)
         return self._committer.commit(self._adopt(), outgoing(event))
+
+    # Transactions of the application
+
+    def bind(self, connection: object) -> BoundSession:
+        """Take part in the transaction that is open on a connection to the same database.
+
+        A connection of psycopg or sqlite3, a Connection or Session of SQLAlchemy, or Django's
+        ``connection``. What is done through the bound session appears when the caller commits.
+        """
+        self._check_bindable()
+        bound = self._store.bind(connection)
+        reader = Reader(bound, self.namespace, self._types, self._reader.upgraders)
+        return BoundSession(reader, self._committer_on(bound), self._types, self._check_bindable)
+
+    def _check_bindable(self) -> None:
+        if self._closed:
+            raise SessionClosedError
+        if self._context is not None:
+            raise BindError(
+                "a handler cannot take part in another transaction.",
+                why="that would commit even if the event is no longer the handler's, and twice "
+                "if it is handled again.",
+                fix="use the verbs of the handler's context.",
+            )
+
+    def _committer_on(self, store: Transactions) -> Committer:
+        return Committer(
+            store,
+            self.namespace,
+            self._types,
+            session_id=self.session_id,
+            clock=self._clock,
+            max_batch_size=self.config.max_batch_size,
+        )
 
     # Reading
 

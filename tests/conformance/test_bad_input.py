@@ -82,7 +82,7 @@ def refuse(kind: type[OntologiaError], act: Callable[[], Any]) -> OntologiaError
 @pytest.mark.parametrize(
     "uri",
     [
-        "postgres://localhost/x",
+        "postgresql://localhost/x?colour=red",
         "http://example.com/app.db",
         "sqlite5:///x.db",
         "sqlite://host/x.db",

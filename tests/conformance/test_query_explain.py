@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -40,6 +41,11 @@ def shop(session: Session) -> Session:
 def engine(shop: Session) -> Session:
     """As ``shop``, on backends that run queries themselves."""
     return shop
+
+
+def scans(alias: str, steps: str) -> bool:
+    """Whether a whole table is read; databases say it in their own words."""
+    return bool(re.search(rf"SCAN {alias}\b|Seq Scan on \S+ {alias}\b", steps))
 
 
 def plan(query: Any) -> str:
@@ -101,34 +107,34 @@ INDEXED = {
 @pytest.mark.parametrize("case", INDEXED)
 def test_indexed_filters_use_the_index(engine: Session, case: str) -> None:
     steps = plan(engine.query().entities(Customer).where(INDEXED[case]))
-    assert "USING INDEX" in steps or "USING COVERING INDEX" in steps
-    assert "SCAN t" not in steps
+    assert "INDEX" in steps.upper()
+    assert not scans("t", steps)
 
 
 @pytest.mark.parametrize("case", INDEXED)
 def test_indexed_aggregates_use_the_index(engine: Session, case: str) -> None:
     query = engine.query().entities(Customer).where(INDEXED[case])
     steps = "\n".join(query.group_by(Customer.city).explain(n=count()).plan)
-    assert "INDEX" in steps
+    assert "INDEX" in steps.upper()
 
 
 def test_filters_by_key_use_the_primary_key(engine: Session) -> None:
     for query in (engine.query().entities(Customer), engine.query().entities(Customer).as_of(1)):
         steps = plan(query.where(Customer.id == "0007"))
-        assert "PRIMARY KEY" in steps or "INDEX" in steps
-        assert "SCAN t" not in steps
+        assert "PRIMARY KEY" in steps or "INDEX" in steps.upper()
+        assert not scans("t", steps)
 
 
 def test_relations_are_found_by_either_end(engine: Session) -> None:
     query = engine.query().relations(Buys)
     for condition in (Buys.left_key == "0007", Buys.right_key == 7, Buys.n == 7):
         steps = plan(query.where(condition))
-        assert "SEARCH t USING" in steps, condition
+        assert not scans("t", steps), condition
 
 
 def test_endpoints_are_joined_by_their_key(engine: Session) -> None:
     steps = plan(engine.query().relations(Buys).where(left(Buys).age == 7))
-    assert "SCAN l" not in steps
+    assert not scans("l", steps)
 
 
 def test_each_hop_of_a_traversal_is_explained(engine: Session) -> None:

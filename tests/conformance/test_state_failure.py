@@ -56,11 +56,12 @@ def test_a_commit_that_breaks_in_the_middle_never_happened(session: Session, pla
     assert session.pending == 6
     assert event.id is None
 
-    assert session.commit(event=event) == 2
-    assert session.get_commit(2).metadata["why"] == "test"
+    commit_id = session.commit(event=event)
+    assert commit_id in range(2, 4)  # the number of a failed attempt may stay unused
+    assert session.get_commit(commit_id).metadata["why"] == "test"
     assert session.query().entities(Customer).get("1").age == 2
     assert session.query().relations(Subscription).get("1", 1).plan == "pro"
-    assert len(session.list_commit_changes(2)) == 5
+    assert len(session.list_commit_changes(commit_id)) == 5
     assert len(session.list_events()) == 2
     assert session.verify().ok
 
@@ -72,7 +73,7 @@ def test_the_very_first_commit_may_break_too(session: Session, place: str):
     with break_store(session, place), pytest.raises(Fault):
         session.commit()
     assert everything(session) == before
-    assert session.commit() == 1
+    assert session.commit() in range(1, 3)
 
 
 def test_no_lock_is_left_behind(open_session: OpenSession):
@@ -82,8 +83,9 @@ def test_no_lock_is_left_behind(open_session: OpenSession):
     with break_store(session, "write"), pytest.raises(Fault):
         session.commit()
     other.ensure(Customer(id="1", age=9))
-    assert other.commit() == 2
-    assert session.commit() == 3
+    assert other.commit() in range(2, 4)
+    before = other.head
+    assert session.commit() == before + 1
     assert [c.age for c in other.query().entities(Customer).with_history() if c.id == "1"] == [
         1,
         9,
@@ -98,7 +100,7 @@ def test_an_interrupt_is_a_failure_like_any_other(session: Session):
     with break_store(session, "write", KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         session.commit()
     assert everything(session) == before
-    assert session.commit() == 2
+    assert session.commit() in range(2, 4)
 
 
 class Wide(Entity, name="Slow"):

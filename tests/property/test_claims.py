@@ -1,8 +1,9 @@
-"""The claim state machine on SQLite and in memory, step by step against a plain model."""
+"""The claim state machine on every backend, step by step against a plain model."""
 
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.events import Bus, at, event, request, state
+from support.postgres import borrowed_uri
 
 from ontologia import OntologiaConfig
 from ontologia.storage.events import (
@@ -235,7 +237,9 @@ class Claims(RuleBasedStateMachine):
         self.model = Model()
         self.now = 0
         self.serial = 0
-        stores = [open_store(uri, OntologiaConfig()) for uri in (":memory:", "memory://")]
+        self.server = ExitStack()
+        uris = (":memory:", "memory://", self.server.enter_context(borrowed_uri()))
+        stores = [open_store(uri, OntologiaConfig()) for uri in uris]
         self.buses = [Bus(store) for store in stores]
         self.claims: list[list[Claim]] = [[] for _ in self.buses]
         """The claim of each ticket of the model, per store."""
@@ -252,6 +256,7 @@ class Claims(RuleBasedStateMachine):
     def teardown(self) -> None:
         for bus in self.buses:
             bus.store.close()
+        self.server.close()
 
     # What is done
 

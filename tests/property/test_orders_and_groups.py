@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
+from support.postgres import borrowed_uri
 
 from ontologia import Session, count, count_where
 from property import plain
@@ -115,8 +116,13 @@ def test_orders_and_cuts_agree(cls: Any, data: st.DataObject) -> None:
     history = data.draw(histories(DATA[cls]))
     note(f"history: {history}")
     model = PlainStore()
-    with Session(":memory:") as engine, Session("memory://") as evaluator:
-        write(history, model, engine, evaluator)
+    with (
+        borrowed_uri() as uri,
+        Session(":memory:") as engine,
+        Session("memory://") as evaluator,
+        Session(uri) as server,
+    ):
+        write(history, model, engine, evaluator, server)
         for r in map(Random, data.draw(numbers, "queries")):
             seen = window(r, model)
             keys = [(scalar_ref(r, cls), r.random() < 0.5) for _ in range(r.randint(0, 3))]
@@ -125,7 +131,7 @@ def test_orders_and_cuts_agree(cls: Any, data: st.DataObject) -> None:
             frames = plain.ordered(model.frames(cls.__name__, seen, ENDS[cls]), keys)
             right = frames[offset : None if limit is None else offset + limit]
             built = [(build_ref(cls, ref), descending) for ref, descending in keys]
-            for session in (engine, evaluator):
+            for session in (engine, evaluator, server):
                 query = start(session, cls, seen).offset(offset)
                 query = query.order_by(*(k.desc() if down else k for k, down in built))
                 query = query if limit is None else query.limit(limit)
@@ -138,8 +144,13 @@ def test_groups_and_aggregates_agree(cls: Any, data: st.DataObject) -> None:
     history = data.draw(histories(DATA[cls]))
     note(f"history: {history}")
     model = PlainStore()
-    with Session(":memory:") as engine, Session("memory://") as evaluator:
-        write(history, model, engine, evaluator)
+    with (
+        borrowed_uri() as uri,
+        Session(":memory:") as engine,
+        Session("memory://") as evaluator,
+        Session(uri) as server,
+    ):
+        write(history, model, engine, evaluator, server)
         for r in map(Random, data.draw(numbers, "queries")):
             seen = window(r, model)
             frames = model.frames(cls.__name__, seen, ENDS[cls])
@@ -148,7 +159,7 @@ def test_groups_and_aggregates_agree(cls: Any, data: st.DataObject) -> None:
             having = [a_condition(r, cls, frames) for _ in range(r.choice([0, 0, 1, 2]))]
             case = f"{seen}: by {keys}, {items}, having {having}"
             right = plain.grouped(frames, keys, items, having)
-            for session in (engine, evaluator):
+            for session in (engine, evaluator, server):
                 query = start(session, cls, seen)
                 grouping = query.group_by(*(build_ref(cls, k) for k in keys))
                 grouping = grouping.having(*(build_condition(cls, c) for c in having))

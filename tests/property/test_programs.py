@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ from uuid import uuid4
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.postgres import borrowed_uri
 
 from ontologia import OntologiaConfig, Session
 from property import plain
@@ -32,7 +34,7 @@ QUICK = OntologiaConfig(sqlite_synchronous="NORMAL")
 
 
 class Programs(RuleBasedStateMachine):
-    """ensure, commit, discard, reopen and query on a file, in memory, and in the model.
+    """ensure, commit, discard, reopen and query on every backend, and in the model.
 
     Each store also has a second namespace, written in between, that must not shine through.
     """
@@ -42,7 +44,12 @@ class Programs(RuleBasedStateMachine):
         self.model = PlainStore()
         self.stranger = PlainStore()
         self.directory = Path(tempfile.mkdtemp())
-        self.uris = [f"sqlite:///{self.directory / 'store.db'}", f"memory://{uuid4()}"]
+        self.server = ExitStack()
+        self.uris = [
+            f"sqlite:///{self.directory / 'store.db'}",
+            f"memory://{uuid4()}",
+            self.server.enter_context(borrowed_uri()),
+        ]
         self.sessions: list[Session] = []
         self.strangers: list[Session] = []
         self.numbers = [0]
@@ -57,6 +64,7 @@ class Programs(RuleBasedStateMachine):
     def teardown(self) -> None:
         for session in self.sessions + self.strangers:
             session.close()
+        self.server.close()
         shutil.rmtree(self.directory)
 
     @rule(items=st.lists(numbered(anything), min_size=1, max_size=8))

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, note
 from hypothesis import strategies as st
+from support.postgres import borrowed_uri
 
 from ontologia import Session, commit_of
 from property import plain
@@ -72,14 +73,19 @@ def test_traversals_agree(data: st.DataObject) -> None:
     note(f"history: {history}")
     numbers = data.draw(st.lists(st.integers(0, 2**40), min_size=15, max_size=20), "walks")
     model = PlainStore()
-    with Session(":memory:") as engine, Session("memory://") as evaluator:
-        write(history, model, engine, evaluator)
+    with (
+        borrowed_uri() as uri,
+        Session(":memory:") as engine,
+        Session("memory://") as evaluator,
+        Session(uri) as server,
+    ):
+        write(history, model, engine, evaluator, server)
         for r in map(Random, numbers):
             source, seen = r.choice([Node, Node, Place]), window(r, model)
             hops = walk(r, source.__name__, model)
             note(f"{seen}: {source.__name__} via {hops}")
             paths = plain_paths(model, source, hops, seen)
-            for session in (engine, evaluator):
+            for session in (engine, evaluator, server):
                 query = start(session, source, seen)
                 for relation, backwards, condition in hops:
                     conditions = [] if condition is None else [build(relation, condition)]

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from ontologia import Session
 from ontologia.storage.base import Capabilities
+from support import postgres
 
 OpenSession = Callable[..., Session]
 """``open_session(namespace=None, **options)``."""
@@ -42,4 +43,7 @@ BACKENDS = [
     Backend("memory", lambda directory: f"memory://{uuid4()}"),
     Backend("sqlite-file", lambda directory: f"sqlite:///{directory / f'{uuid4()}.db'}"),
     Backend("sqlite-memory", lambda directory: ":memory:", shared=False),
+    Backend("postgres", lambda directory: postgres.new_uri()),
 ]
+
+POSTGRES = [b for b in BACKENDS if b.name == "postgres"]

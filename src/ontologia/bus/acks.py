@@ -7,7 +7,7 @@ import threading
 import time
 
 from ontologia.bus.runtime import Finished, Runtime
-from ontologia.errors import LockContentionError, OntologiaError
+from ontologia.errors import OntologiaError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +60,12 @@ class Acks:
                 return
             try:
                 self._runtime.finish(group)
-            except LockContentionError:
-                # Nothing was written: it is tried again, and fails for good with the leases.
-                with self._lock:
-                    self._finished[:0] = group
-                    self._some.set()
+            except StorageError as error:
+                if error.temporary:
+                    # It is tried again, and fails for good with the leases.
+                    with self._lock:
+                        self._finished[:0] = group
+                        self._some.set()
                 raise
 
     def _watch(self) -> None:
@@ -79,6 +80,7 @@ class Acks:
                     self.flush()
                 except OntologiaError:
                     log.exception("acknowledgements could not be written")
+                    self._closed.wait(self._runtime.poll_seconds)
                 self._runtime.wake()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,7 +15,7 @@ from ontologia.model.event import Event
 from ontologia.query.binding import check_moment, check_number
 from ontologia.state.events import StoredEvent
 from ontologia.state.reading import Reader
-from ontologia.storage.base import Store
+from ontologia.storage.base import Store, Transaction
 from ontologia.storage.events import ClaimRecord, DeadLetter
 
 # How many events a cleanup removes in one transaction.
@@ -150,12 +151,13 @@ class Events:
 
         It is a new generation: what the handlers emit again is not taken for the same.
         """
-        with self._store.write(self._namespace) as tx:
+
+        def body(tx: Transaction) -> int:
             if tx.events.get(_text("event_id", event_id)) is None:
                 raise EventNotFoundError(event_id, self._namespace)
-            count = tx.events.redeliver(event_ids=[event_id], handler_id=_handler(handler_id))
-        self._store.signal.notify()
-        return count
+            return tx.events.redeliver(event_ids=[event_id], handler_id=_handler(handler_id))
+
+        return self._hand_out(body)
 
     def replay_all(
         self,
@@ -167,46 +169,55 @@ class Events:
         handler_id: str | None = None,
     ) -> int:
         """The same for all events that match: their type, their time, their chain."""
-        with self._store.write(self._namespace) as tx:
+
+        def body(tx: Transaction) -> int:
             found = tx.events.matching(
                 type=None if type is None else _type_name(type),
                 since=None if since is None else check_moment("since", since),
                 until=None if until is None else check_moment("until", until),
                 root_event_id=None if root_event_id is None else _text("root", root_event_id),
             )
-            count = tx.events.redeliver(
+            return tx.events.redeliver(
                 event_ids=[e.id for e in found], handler_id=_handler(handler_id)
             )
-        self._store.signal.notify()
-        return count
+
+        return self._hand_out(body)
 
     def replay_dead_letter(self, event_id: str, handler_id: str) -> None:
         """Hand an event to the one handler that gave it up; raises EventNotFoundError."""
-        with self._store.write(self._namespace) as tx:
-            if not tx.events.redeliver(
+
+        def body(tx: Transaction) -> int:
+            count = tx.events.redeliver(
                 event_ids=[_text("event_id", event_id)],
                 handler_id=_text("handler_id", handler_id),
                 only_dead=True,
-            ):
+            )
+            if not count:
                 raise EventNotFoundError(event_id, self._namespace)
-        self._store.signal.notify()
+            return count
+
+        self._hand_out(body)
 
     def replay_dead_letters(self, *, handler_id: str | None = None) -> int:
         """Hand out everything that was given up, by all handlers or by one; how many."""
-        with self._store.write(self._namespace) as tx:
-            count = tx.events.redeliver(handler_id=_handler(handler_id), only_dead=True)
-        self._store.signal.notify()
-        return count
+        handler = _handler(handler_id)
+        return self._hand_out(lambda tx: tx.events.redeliver(handler_id=handler, only_dead=True))
 
     def backfill(self, handler_id: str) -> int:
         """Hand all retained events to a handler, those it has finished again; how many of these."""
-        with self._store.write(self._namespace) as tx:
+
+        def body(tx: Transaction) -> int:
             if not tx.events.rewind(_text("handler_id", handler_id)):
                 raise HandlerError(
                     f"there is no handler called {handler_id!r} in this namespace.",
                     fix="check the id; a handler is known from its first run on.",
                 )
-            count = tx.events.redeliver(handler_id=handler_id)
+            return tx.events.redeliver(handler_id=handler_id)
+
+        return self._hand_out(body)
+
+    def _hand_out(self, body: Callable[[Transaction], int]) -> int:
+        count = self._store.transact(self._namespace, body)
         self._store.signal.notify()
         return count
 
@@ -215,8 +226,8 @@ class Events:
 
         Otherwise cleanup keeps the events that it never handled. False if it is not known.
         """
-        with self._store.write(self._namespace) as tx:
-            return tx.events.forget_handler(_text("handler_id", handler_id))
+        known = _text("handler_id", handler_id)
+        return self._store.transact(self._namespace, lambda tx: tx.events.forget_handler(known))
 
     def cleanup(self, before: datetime | None = None, *, force: bool = False) -> int:
         """Remove events that are older than the retention, or than a time; how many.
@@ -227,8 +238,9 @@ class Events:
         total = 0
         while True:
             # In pieces, so that others can write in between.
-            with self._store.write(self._namespace) as tx:
-                count = tx.events.cleanup(old, force=force, limit=_PIECE)
+            count = self._store.transact(
+                self._namespace, lambda tx: tx.events.cleanup(old, force=force, limit=_PIECE)
+            )
             total += count
             if count < _PIECE:
                 return total
@@ -236,14 +248,12 @@ class Events:
     def cleanup_dead_letters(self, before: datetime | None = None) -> int:
         """Remove the records of dead letters that are older than their retention; how many."""
         old = self._before(before, self._config.dead_letter_retention_ms)
-        with self._store.write(self._namespace) as tx:
-            return tx.events.cleanup_dead_letters(old)
+        return self._store.transact(self._namespace, lambda tx: tx.events.cleanup_dead_letters(old))
 
     def cleanup_sessions(self, before: datetime | None = None) -> int:
         """Remove sessions that were last heard of before their retention; how many."""
         old = self._before(before, self._config.session_retention_ms)
-        with self._store.write(self._namespace) as tx:
-            return tx.events.cleanup_sessions(old)
+        return self._store.transact(self._namespace, lambda tx: tx.events.cleanup_sessions(old))
 
     def _before(self, given: datetime | None, retention_ms: int) -> str:
         if given is None:

@@ -19,9 +19,9 @@ from ontologia.bus.scheduler import Scheduler
 from ontologia.bus.workers import InlineWorker, ThreadWorkers, Workers
 from ontologia.clock import Clock
 from ontologia.config import OntologiaConfig
-from ontologia.errors import LockContentionError
+from ontologia.errors import StorageError
 from ontologia.model.canonical import datetime_text
-from ontologia.storage.base import Store
+from ontologia.storage.base import Store, Transaction
 from ontologia.storage.events import SessionRecord
 from ontologia.storage.watch import Watch
 
@@ -100,15 +100,17 @@ class Loop:
                 keeper.stop()
 
     def _say(self, what: Callable[[Any], object]) -> None:
-        with self._store.write(self._namespace) as tx:
-            what(tx)
+        self._store.transact(self._namespace, what)
 
     def _heartbeat(self) -> None:
         now = datetime_text(self._clock.now())
-        with self._store.write(self._namespace) as tx:
+
+        def body(tx: Transaction) -> None:
             if not tx.events.heartbeat(self._session.session_id, now):
                 # Somebody has cleaned it up.
                 tx.events.register_session(self._session._replace(last_heartbeat=now))
+
+        self._store.transact(self._namespace, body)
 
     def _iterate(
         self, workers: Workers, watch: Watch, max_iterations: int | None, until_idle: bool
@@ -122,9 +124,11 @@ class Loop:
             try:
                 self._scheduler.tick()
                 claimed = self._claim_all(workers)
-            except LockContentionError:
+            except StorageError as error:
+                if not error.temporary:
+                    raise
                 # Nothing is lost: what was claimed comes back when its lease runs out.
-                log.exception("the store is busy; trying again")
+                log.exception("the store is busy or away; trying again")
                 claimed, busy = 0, True
             iterations += 1
             if max_iterations is not None and iterations >= max_iterations:

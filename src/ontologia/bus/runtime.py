@@ -25,7 +25,7 @@ from ontologia.model.canonical import datetime_text, loads
 from ontologia.model.event import Event
 from ontologia.state.commit import Committer, Outgoing, UnitOfWork
 from ontologia.state.schema import Types
-from ontologia.storage.base import Store
+from ontologia.storage.base import Store, Transaction
 from ontologia.storage.events import Claim, ClaimRequest, Claims, EventRecord
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class Runtime:
         self._hooks, self._ambient = hooks, ambient
         self._namespace = session.namespace
         self._leases: dict[str, str] = {}
+        self._full: set[str] = set()
         self._coroutines = threading.local()
 
     def _now(self) -> datetime:
@@ -84,6 +85,11 @@ class Runtime:
         """How often a handler may fail."""
         return handler.max_attempts or self._config.event_max_attempts
 
+    @property
+    def poll_seconds(self) -> float:
+        """How long to wait before the store is asked again."""
+        return self._config.event_poll_interval_ms / 1000
+
     def lease_until(self, claim: Claim) -> str:
         """Until when a claim lasts, as far as it was renewed."""
         return self._leases.get(claim.token, claim.lease_until)
@@ -95,16 +101,20 @@ class Runtime:
     def register(self, handlers: Sequence[Handler]) -> None:
         """Make handlers known to the store."""
         now = datetime_text(self._now())
-        with self._store.write(self._namespace) as tx:
+
+        def body(tx: Transaction) -> None:
             for handler in handlers:
                 types = (handler.event_type,)
                 tx.events.register_handler(handler.handler_id, handler.start, now, types)
+
+        self._store.transact(self._namespace, body)
 
     # Claiming
 
     def claim(self, handler: Handler, limit: int) -> Claims:
         """Take what is due for a handler."""
-        if not self._is_due(handler):
+        # Where there was more than could be taken, there is no need to look first.
+        if handler.handler_id not in self._full and not self._is_due(handler):
             return Claims([], [])
         keys = None
         if handler.ordered_by is not None:
@@ -112,6 +122,10 @@ class Runtime:
             while len(keys := self._order_keys(handler)) == _ORDERED:
                 self._claim(handler, 0, keys)
         claims = self._claim(handler, limit, keys)
+        if len(claims.taken) == limit:
+            self._full.add(handler.handler_id)
+        else:
+            self._full.discard(handler.handler_id)
         try:
             for claim in claims.taken:
                 self._hooks.claimed(claim.handler_id, claim.event)
@@ -150,8 +164,7 @@ class Runtime:
             self.max_attempts(handler),
             order_keys,
         )
-        with self._store.write(self._namespace) as tx:
-            return tx.events.claim(request)
+        return self._store.transact(self._namespace, lambda tx: tx.events.claim(request))
 
     def _order_key(self, handler: Handler, record: EventRecord) -> str | None:
         try:
@@ -180,18 +193,23 @@ class Runtime:
         """Extend leases; for each claim whether it still held it."""
         now = self._now()
         until = self._later(now, lease_ms)
-        with self._store.write(self._namespace) as tx:
-            held = tx.events.renew(claims, now=datetime_text(now), lease_until=until)
+        held = self._store.transact(
+            self._namespace,
+            lambda tx: tx.events.renew(claims, now=datetime_text(now), lease_until=until),
+        )
         self._leases.update({c.token: until for c, ok in zip(claims, held, strict=True) if ok})
         return held
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
         """Return what was not started."""
-        if claims:
-            with self._store.write(self._namespace) as tx:
-                tx.events.hand_back(claims, datetime_text(self._now()))
+        if not claims:
+            return
+        now = datetime_text(self._now())
+        try:
+            self._store.transact(self._namespace, lambda tx: tx.events.hand_back(claims, now))
+        finally:
             self._forget(claims)
-            self._store.signal.notify()
+        self._store.signal.notify()
 
     def _forget(self, claims: Iterable[Claim]) -> None:
         for claim in claims:
@@ -271,14 +289,16 @@ class Runtime:
         dead = attempts >= self.max_attempts(handler)
         base, most = self._config.event_backoff_base_ms, self._config.event_backoff_max_ms
         delay = min(base * 2 ** min(attempts, 62), most) + random.randint(0, _JITTER_MS)  # noqa: S311
-        with self._store.write(self._namespace) as tx:
-            held = tx.events.release(
+        held = self._store.transact(
+            self._namespace,
+            lambda tx: tx.events.release(
                 claim,
                 now=datetime_text(now),
                 error=_text(error),
                 available_at=self._later(now, delay),
                 dead=dead,
-            )
+            ),
+        )
         self._forget([claim])
         log.warning(
             "handler %s failed on event %s",
@@ -300,17 +320,9 @@ class Runtime:
         outgoing: list[tuple[Outgoing, EventRecord]] = []
         new: list[bool] = []
         if in_time:
-            now = datetime_text(self._now())
-            with self._store.write(self._namespace) as tx:
-                held = tx.events.ack([f.claim for f in in_time], min(f.at for f in in_time))
-                acked = [f for f, ok in zip(in_time, held, strict=True) if ok]
-                outgoing = [
-                    (o, self._committer.record(o, now, f.claim, None))
-                    for f in acked
-                    for o in f.buffered
-                ]
-                if outgoing:
-                    new = tx.events.enqueue([record for _, record in outgoing])
+            acked, outgoing, new = self._store.transact(
+                self._namespace, lambda tx: self._acknowledge(tx, in_time)
+            )
         self._forget(f.claim for f in finished)
         self._committer.fill_in([o for o, _ in outgoing], [r for _, r in outgoing], new)
         if outgoing:
@@ -321,6 +333,19 @@ class Runtime:
                 self._hooks.succeeded(item.claim.handler_id, item.claim.event)
             else:
                 self._lost(item.claim)
+
+    def _acknowledge(
+        self, tx: Transaction, finished: Sequence[Finished]
+    ) -> tuple[list[Finished], list[tuple[Outgoing, EventRecord]], list[bool]]:
+        """Those that still held their claims, and what they emitted as it was stored."""
+        held = tx.events.ack([f.claim for f in finished], min(f.at for f in finished))
+        acked = [f for f, ok in zip(finished, held, strict=True) if ok]
+        now = datetime_text(self._now())
+        outgoing = [
+            (o, self._committer.record(o, now, f.claim, None)) for f in acked for o in f.buffered
+        ]
+        new = tx.events.enqueue([record for _, record in outgoing]) if outgoing else []
+        return acked, outgoing, new
 
     def _lost(self, claim: Claim) -> None:
         error = LeaseExpiredError(claim.event.id, claim.handler_id)

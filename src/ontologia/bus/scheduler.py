@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from uuid_utils.compat import uuid7
@@ -12,7 +12,7 @@ from ontologia.clock import Clock
 from ontologia.errors import ScheduleError
 from ontologia.model.canonical import datetime_text
 from ontologia.model.event import event_payload
-from ontologia.storage.base import Store
+from ontologia.storage.base import Store, Transaction
 from ontologia.storage.events import EventRecord, tick_key
 
 # A loop that was held up this many ticks is not made to replay all of them.
@@ -87,10 +87,10 @@ class Scheduler:
         return max(0.0, (min(self._next.values()) - self._clock.now()).total_seconds())
 
     def _enqueue(
-        self, due: dict[str, list[datetime]], now: datetime, new: Iterable[str] = ()
+        self, due: dict[str, list[datetime]], now: datetime, new: Sequence[str] = ()
     ) -> None:
-        stored = 0
-        with self._store.write(self._namespace) as tx:
+        def body(tx: Transaction) -> int:
+            stored = 0
             for key in new:
                 # From now on somebody misses its ticks.
                 tx.events.record_tick(key, datetime_text(now))
@@ -102,7 +102,9 @@ class Scheduler:
                     records = [self._record(key, tick, now) for tick in texts]
                     stored += sum(tx.events.enqueue(records))
                     tx.events.record_tick(key, texts[-1])
-        if stored:
+            return stored
+
+        if self._store.transact(self._namespace, body):
             self._store.signal.notify()
 
     def _record(self, key: str, tick: str, now: datetime) -> EventRecord:

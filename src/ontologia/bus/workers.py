@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -176,9 +177,10 @@ class ThreadWorkers:
                 # The store could not be reached; the event comes back when its lease runs out.
                 log.exception("event %s could not be finished", task.claim.event.id)
             except BaseException as error:  # an exit inside a handler ends the whole run
-                self._runtime.hand_back([task.claim])
                 self._error = error
                 self._on_exit()
+                with suppress(OntologiaError):  # it comes back with its lease
+                    self._runtime.hand_back([task.claim])
             finally:
                 self._keeper.drop([task.claim])
                 with self._changed:

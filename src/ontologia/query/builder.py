@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, overload
 
@@ -139,6 +140,10 @@ class Select(Generic[T]):
     def _window(self, view: View) -> Window:
         state = self._state
         if state.moment is None:
+            if state.window.mode == "as_of":
+                view.snapshot.settle(state.window.commit_id)
+            elif state.window.mode == "history":
+                return replace(state.window, until=view.snapshot.settled())
             return state.window
         return Window("as_of", view.snapshot.commit_at(state.moment))
 

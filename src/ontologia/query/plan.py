@@ -40,6 +40,9 @@ class Window:
     commit_id: int = 0
     """The commit of ``as_of``, or the one after which ``history`` begins."""
 
+    until: int | None = None
+    """Where ``history`` ends: before what is still being written; None: nothing is."""
+
 
 LATEST = Window()
 

@@ -23,7 +23,7 @@ from ontologia.model.entity import Entity, Relation
 from ontologia.model.event import Event, event_payload
 from ontologia.model.spec import TypeSpec
 from ontologia.state.schema import Types
-from ontologia.storage.base import Addition, Replacement, Store, Transaction, TypeId
+from ontologia.storage.base import Addition, Replacement, Transaction, Transactions, TypeId
 from ontologia.storage.events import Claim, EventRecord
 
 
@@ -140,7 +140,7 @@ class Committer:
 
     def __init__(
         self,
-        store: Store,
+        store: Transactions,
         namespace: str,
         types: Types,
         *,
@@ -171,17 +171,17 @@ class Committer:
             unit.clear()
             return None
         now = datetime_text(self._clock.now())
-        records: list[EventRecord] = []
-        new: list[bool] = []
-        with self._store.write(self._namespace) as tx:
+
+        def body(tx: Transaction) -> tuple[int | None, list[EventRecord], list[bool]]:
             if claim is not None:
                 held = tx.events.ack([claim], now)[0] if ack else tx.events.holds(claim, now)
                 if not held:
                     raise LeaseExpiredError(claim.event.id, claim.handler_id)
             commit_id = self._reconcile(tx, unit, now)
-            if outgoing:
-                records = [self.record(o, now, claim, commit_id) for o in outgoing]
-                new = tx.events.enqueue(records)
+            records = [self.record(o, now, claim, commit_id) for o in outgoing]
+            return commit_id, records, tx.events.enqueue(records) if records else []
+
+        commit_id, records, new = self._store.transact(self._namespace, body)
         unit.clear()
         self.fill_in(outgoing, records, new)
         if records:
@@ -228,6 +228,7 @@ class Committer:
 
     def _reconcile(self, tx: Transaction, unit: UnitOfWork, now: str) -> int | None:
         versions = self._types.prepare(tx, unit.rows, now)
+        tx.lock(unit.rows)
         changes = []
         touched: list[TypeId] = []
         for spec, rows in unit.rows.items():

@@ -125,6 +125,7 @@ class History:
             raise QueryError(f"diff({a}, {b}) goes backwards.", fix=f"use diff({b}, {a}).")
         result = Diff([], [])
         with self._reader.view() as view:
+            view.snapshot.settle(b)
             for commit_id in (a, b):
                 if commit_id:
                     self._record(view.snapshot, commit_id)

@@ -132,7 +132,7 @@ class Migrator:
         self, token: str | None, upgraders: Upgraders, force: bool, now: str
     ) -> MigrationResult:
         """Migrate every outdated type in one transaction."""
-        with self._store.write(self._namespace) as tx:
+        with self._store.write(self._namespace, migrate=True) as tx:
             schema = tx.schema()
             preview = self._plan(schema, upgraders)
             if not force and token != preview.token:
@@ -151,7 +151,7 @@ class Migrator:
         if dry_run:
             with self._store.read(self._namespace) as snapshot:
                 return self._drop_preview(snapshot, target)
-        with self._store.write(self._namespace) as tx:
+        with self._store.write(self._namespace, migrate=True) as tx:
             preview = self._drop_preview(tx, target)
             if token != preview.token:
                 raise MigrationTokenError(preview.token, token)

@@ -20,8 +20,8 @@ from ontologia.storage.base import (
     Explanation,
     QueryEngine,
     Snapshot,
-    Store,
     StoredType,
+    Transactions,
 )
 
 _EVERYTHING = Window("history", 0)
@@ -30,7 +30,9 @@ _EVERYTHING = Window("history", 0)
 class Reader:
     """Executes plans for one namespace of a store."""
 
-    def __init__(self, store: Store, namespace: str, types: Types, upgraders: Upgraders) -> None:
+    def __init__(
+        self, store: Transactions, namespace: str, types: Types, upgraders: Upgraders
+    ) -> None:
         self._store, self._namespace, self._types = store, namespace, types
         self.upgraders = upgraders
         self.closed = False

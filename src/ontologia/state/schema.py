@@ -135,13 +135,21 @@ class Types:
     def _prepare(self, tx: Transaction, spec: TypeSpec, now: str) -> int:
         schema = tx.schema()
         stored = self.check(spec, schema)
+        if stored is None or not _has_indexes(spec, stored):
+            tx.lock_types()  # somebody else may have done it meanwhile
+            schema = tx.schema()
+            stored = self.check(spec, schema)
         if stored is None:
             _refuse_alike((spec.kind, spec.name), schema.types)
             tx.register(spec, now)
             return 1
-        if not stored.indexes >= {f.name for f in spec.fields if f.index}:
+        if not _has_indexes(spec, stored):
             tx.add_indexes(spec)
         return stored.current.version
+
+
+def _has_indexes(spec: TypeSpec, stored: StoredType) -> bool:
+    return stored.indexes >= {f.name for f in spec.fields if f.index}
 
 
 def _refuse_alike(type_id: TypeId, known: Iterable[TypeId]) -> None:

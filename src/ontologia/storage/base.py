@@ -5,26 +5,31 @@ sessions, reconciliation or handlers; those talk to it through :class:`Store`.
 
 Promises that every backend keeps:
 
-* A write transaction is all or nothing, and durable when its context ends. Writers exclude each
-  other; a writer that cannot start in time raises ``LockContentionError``.
+* A write transaction is all or nothing, and durable when its context ends. Writers of the same
+  identities or claims exclude each other, on some backends all writers do; one that waits too
+  long raises ``LockContentionError``.
 * A snapshot never changes while it is open, and never shows part of a transaction.
-* Commit ids are handed out in the order in which commits become visible, starting at 1.
+* Commit ids start at 1 and grow. Lists of commits and events end before what is still being
+  written: who has seen a commit or event never finds a new one before it.
 * Everything a transaction or snapshot reads and writes belongs to one namespace, except the schema
   registry, which belongs to the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from ontologia.clock import Clock
 from ontologia.model.codec import Row
 from ontologia.model.spec import Kind, TypeSpec
 from ontologia.query.plan import Grouping, Selection, Window
 from ontologia.storage.events import EventReader, EventWriter
 from ontologia.storage.watch import Signal, Watch
+
+T = TypeVar("T")
 
 TypeId = tuple[Kind, str]
 """What the registry knows a type by: its kind and its name."""
@@ -169,6 +174,14 @@ class Snapshot(Protocol):
         """The id of the newest commit of the store, 0 if there is none."""
         ...
 
+    def settle(self, commit_id: int) -> None:
+        """Wait until no commit before this one is still being written: the past is complete."""
+        ...
+
+    def settled(self) -> int | None:
+        """The newest commit that no commit can still appear before; None: no bound is needed."""
+        ...
+
     def engine(self) -> QueryEngine | None:
         """The backend's own query engine, if it has one."""
         ...
@@ -210,7 +223,15 @@ class Snapshot(Protocol):
 
 
 class Transaction(Snapshot, Protocol):
-    """An exclusive write transaction on one namespace."""
+    """A write transaction on one namespace."""
+
+    def lock_types(self) -> None:
+        """Keep others from registering types until the end; look at the schema again after it."""
+        ...
+
+    def lock(self, identities: Mapping[TypeSpec, Collection[Row]]) -> None:
+        """Keep others from writing these identities until the end; read them after it."""
+        ...
 
     def register(self, spec: TypeSpec, created_at: str) -> None:
         """Add a new type to the registry, as version 1, and make room for its rows."""
@@ -257,8 +278,8 @@ class Transaction(Snapshot, Protocol):
         ...
 
 
-class Store(Protocol):
-    """A datastore."""
+class Transactions(Protocol):
+    """What reading and committing need: of a store, or of a connection that a caller lends."""
 
     capabilities: Capabilities
 
@@ -267,16 +288,45 @@ class Store(Protocol):
         """Tells this process of changes that somebody may wait for."""
         ...
 
-    def watch(self) -> Watch:
-        """A way to wait for changes, also those of other processes."""
-        ...
-
     def read(self, namespace: str) -> AbstractContextManager[Snapshot]:
         """Open a snapshot."""
         ...
 
-    def write(self, namespace: str) -> AbstractContextManager[Transaction]:
-        """Open a write transaction: committed on a clean exit, otherwise undone."""
+    def transact(self, namespace: str, body: Callable[[Transaction], T]) -> T:
+        """Run a function in a write transaction, again if it met a passing fault.
+
+        It may be called several times, and takes effect once.
+        """
+        ...
+
+
+class Store(Transactions, Protocol):
+    """A datastore."""
+
+    def watch(self) -> Watch:
+        """A way to wait for changes, also those of other processes."""
+        ...
+
+    def write(
+        self, namespace: str, *, migrate: bool = False
+    ) -> AbstractContextManager[Transaction]:
+        """Open a write transaction: committed on a clean exit, otherwise undone.
+
+        One that replaces or drops types says so, and has the store to itself.
+        """
+        ...
+
+    def bind(self, connection: object) -> Transactions:
+        """Transactions that are parts of the one open on a connection to the same database.
+
+        Each takes effect with the caller's transaction, or is undone alone if it fails. Nothing
+        is ever committed, rolled back or closed for the caller. Raises BindError.
+        """
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that leases go by."""
         ...
 
     def close(self) -> None:

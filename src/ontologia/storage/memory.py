@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from uuid_utils.compat import uuid7
 
-from ontologia.errors import LockContentionError
+from ontologia.clock import SystemClock
+from ontologia.errors import BindError, LockContentionError
 from ontologia.model.canonical import loads
 from ontologia.model.codec import Row
 from ontologia.model.spec import TypeSpec
@@ -26,6 +28,8 @@ from ontologia.storage.base import (
     StoredSchema,
     StoredType,
     StoredVersion,
+    T,
+    Transactions,
     TypeId,
 )
 from ontologia.storage.memory_events import EventLog, MemoryEvents
@@ -54,7 +58,7 @@ class MemoryStore:
 
         self._timeout_ms, self._on_close = lock_timeout_ms, on_close
         self._lock = threading.RLock()
-        self.signal = Signal()
+        self.signal, self.clock = Signal(), SystemClock()
         self.schema = StoredSchema("")
         self.commits: list[CommitRecord] = []
         self.events = EventLog()
@@ -75,7 +79,7 @@ class MemoryStore:
             yield MemorySnapshot(self, namespace)
 
     @contextmanager
-    def write(self, namespace: str) -> Generator[MemoryTransaction]:
+    def write(self, namespace: str, *, migrate: bool = False) -> Generator[MemoryTransaction]:
         with self._locked():
             transaction = MemoryTransaction(self, namespace)
             try:
@@ -83,6 +87,16 @@ class MemoryStore:
             except BaseException:
                 transaction.undo()
                 raise
+
+    def transact(self, namespace: str, body: Callable[[Any], T]) -> T:
+        with self.write(namespace) as tx:
+            return body(tx)
+
+    def bind(self, connection: object) -> Transactions:
+        raise BindError(
+            "a datastore in memory has no transactions to take part in.",
+            fix="use an SQLite file or PostgreSQL.",
+        )
 
     def watch(self) -> Watch:
         return Watch(self.signal)
@@ -107,6 +121,9 @@ class MemorySnapshot:
     def head(self) -> int:
         return len(self._store.commits)
 
+    def settled(self) -> None:
+        return None
+
     def engine(self) -> None:
         return None
 
@@ -129,6 +146,9 @@ class MemorySnapshot:
             return None
         record = self._store.commits[commit_id - 1]
         return record if record.namespace == self._namespace else None
+
+    def settle(self, commit_id: int) -> None:
+        pass  # one transaction at a time
 
     def commits(self, limit: int, since: int | None) -> list[CommitRecord]:
         own = [c for c in self._store.commits if c.namespace == self._namespace]
@@ -162,7 +182,8 @@ class MemorySnapshot:
 
 def _visible(version: StoredVersion, window: Window) -> bool:
     if window.mode == "history":
-        return version.commit_id > window.commit_id
+        ends = window.until is None or version.commit_id <= window.until
+        return version.commit_id > window.commit_id and ends
     until = version.until_commit
     return version.commit_id <= window.commit_id and (until is None or until > window.commit_id)
 
@@ -182,6 +203,14 @@ class MemoryTransaction(MemorySnapshot):
         store, before = self._store, self._store.schema
         self._undo.append(lambda: setattr(store, "schema", before))
         store.schema = StoredSchema(str(uuid7()), types)
+
+    # A transaction has the store to itself.
+
+    def lock_types(self) -> None:
+        pass
+
+    def lock(self, identities: Mapping[TypeSpec, Collection[Row]]) -> None:
+        pass
 
     def register(self, spec: TypeSpec, created_at: str) -> None:
         version = SchemaVersion(1, spec.fingerprint, spec.document, self.head())

@@ -6,7 +6,7 @@ import base64
 import sqlite3
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
@@ -14,8 +14,12 @@ from typing import Any, cast
 from urllib.parse import quote as url_quote
 from weakref import WeakValueDictionary
 
+from uuid_utils.compat import uuid7
+
+from ontologia.clock import SystemClock
 from ontologia.config import OntologiaConfig
 from ontologia.errors import (
+    BindError,
     DatastoreFullError,
     DatastoreReadOnlyError,
     InvalidDatastoreError,
@@ -31,11 +35,13 @@ from ontologia.model.canonical import (
     dumps,
 )
 from ontologia.model.codec import Row
-from ontologia.storage.base import Capabilities
-from ontologia.storage.sql.dialect import Connection, Fragment
+from ontologia.model.spec import TypeSpec
+from ontologia.storage.base import Capabilities, T
+from ontologia.storage.sql.dialect import Companion, Connection, Fragment, Horizon
 from ontologia.storage.sql.events import EVENT_TABLES
 from ontologia.storage.sql.layout import BASE_TABLES, FORMAT, Layout
 from ontologia.storage.sql.store import Catalog, SQLSnapshot, SQLTransaction
+from ontologia.storage.sqlite_bound import SQLiteBinding, opened_read_only
 from ontologia.storage.watch import Signal, Watch
 
 MINIMUM_VERSION = (3, 37, 0)
@@ -53,14 +59,33 @@ _COLUMN_TYPES = {
 class SQLiteDialect:
     """SQL as SQLite speaks it."""
 
-    table_options = " STRICT"
+    words: Mapping[str, str] = {
+        "text": "TEXT",
+        "int": "INTEGER",
+        "json": "TEXT",
+        "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "position": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "table": " STRICT",
+    }
     clustered_options = " STRICT, WITHOUT ROWID"
-    order_columns = True
+    refuse = "BEGIN SELECT RAISE(ABORT, 'history is append-only'); END"
+    unlimited = -1
+    for_update = skip_locked = ""
 
     def column_type(self, kind: str) -> str:
         return _COLUMN_TYPES.get(kind, "TEXT")
 
-    def among_keys(self, columns: Sequence[str], keys: Sequence[Row]) -> Fragment:
+    def exact_column(self, kind: str) -> bool:
+        return False
+
+    def companions(self, name: str, kind: str) -> Sequence[Companion]:
+        if kind != "decimal":
+            return ()
+        return (Companion(f"_order_{name}", "TEXT", _order_function, sorts=True),)
+
+    def among_keys(
+        self, columns: Sequence[str], kinds: Sequence[str], keys: Sequence[Row]
+    ) -> Fragment:
         if len(keys) == 1:
             return Fragment(" AND ".join(f"{c} = ?" for c in columns), *keys[0])
         # The keys travel as one JSON array: the statement stays the same for any number.
@@ -79,8 +104,23 @@ class SQLiteDialect:
             subject, values = "ontologia_hex({})", [value.hex() for value in values]
         return operand.format(f"{subject} {word} (SELECT value FROM json_each(?))", dumps(values))
 
-    def json_value(self, document: str, path: tuple[str, ...]) -> Fragment:
+    def json_value(self, document: str, path: tuple[str, ...], kind: str) -> Fragment:
         return Fragment(f"json_extract({document}, ?)", _json_path(path))
+
+    def json_item(self, kind: str) -> Fragment:
+        return Fragment("item.value")
+
+    def json_text(self, column: str) -> str:
+        return column
+
+    def number(self, value: Any, kind: str) -> Any:
+        return value
+
+    def order(self, operand: Fragment, descending: bool) -> Fragment:
+        return operand.format("{} DESC") if descending else operand
+
+    def extreme(self, operand: Fragment, kind: str) -> Fragment:
+        return operand
 
     def json_type(self, document: str, path: tuple[str, ...]) -> Fragment:
         return Fragment(f"json_type({document}, ?)", _json_path(path))
@@ -106,6 +146,12 @@ class SQLiteDialect:
     def decimal_avg(self, operand: Fragment) -> Fragment:
         return operand.format("ontologia_decimal_avg({})")
 
+    def decimal_total(self, operand: Fragment) -> Fragment:
+        return self.decimal_order(operand)
+
+    def decimal_total_constant(self, text: str) -> Any:
+        return self.decimal_constant(text)
+
     def bytes_value(self, operand: Fragment) -> Fragment:
         return operand.format("ontologia_bytes({})")
 
@@ -118,6 +164,57 @@ class SQLiteDialect:
     def sort_only(self, column: str) -> str:
         # Without statistics SQLite would rather walk the whole table in key order than sort.
         return f"+{column}"
+
+    # A transaction has the file to itself: all that is visible is there without gaps.
+
+    def horizon(self, connection: Connection) -> Horizon | None:
+        return None
+
+    def draw_commit(self, connection: Connection, created_at: str) -> tuple[int, str] | None:
+        return None
+
+    def lock(
+        self,
+        connection: Connection,
+        namespace: str,
+        identities: Mapping[TypeSpec, Collection[Row]],
+    ) -> None:
+        pass
+
+    def lock_types(self, connection: Connection) -> None:
+        pass
+
+    # Others look at the file to learn of changes.
+
+    def before_enqueue(self, connection: Connection, event_ids: Sequence[str]) -> None:
+        pass
+
+    def announce(self, connection: Connection) -> None:
+        pass
+
+    def update_each(
+        self,
+        connection: Connection,
+        table: str,
+        same: Fragment,
+        own: Mapping[str, str],
+        keys: Mapping[str, str],
+        rows: Sequence[Sequence[Any]],
+    ) -> None:
+        changes = ", ".join([same.sql, *(f"{column} = ?" for column in own)])
+        where = " AND ".join(f"{column} = ?" for column in keys)
+        connection.executemany(
+            f"UPDATE {table} SET {changes} WHERE {where}",
+            [(*same.parameters, *row) for row in rows],
+        )
+
+    def attempt(self, connection: Connection, statement: Fragment) -> Any:
+        return connection.execute(statement.sql, statement.parameters)
+
+    def explain(self, connection: Connection, statement: Fragment) -> list[str]:
+        # Never the same text twice: a cached statement would show the plan of an old schema.
+        question = f"EXPLAIN QUERY PLAN {statement.sql} -- {uuid7()}"
+        return [str(step[-1]) for step in connection.execute(question, statement.parameters)]
 
     def declines(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.OperationalError) and any(
@@ -189,6 +286,20 @@ def _hex_function(value: bytes | None) -> str | None:
     return None if value is None else value.hex()
 
 
+def _add_functions(connection: sqlite3.Connection) -> None:
+    for name, function in (
+        ("ontologia_decimal_order", _order_function),
+        ("ontologia_bytes", _bytes_function),
+        ("ontologia_hex", _hex_function),
+    ):
+        connection.create_function(name, 1, function, deterministic=True)
+    for name, aggregate in (
+        ("ontologia_decimal_sum", _DecimalSum),
+        ("ontologia_decimal_avg", _DecimalAvg),
+    ):
+        connection.create_aggregate(name, 1, cast(Any, aggregate))
+
+
 # Sessions of one process on the same file wake each other at once.
 _signals: WeakValueDictionary[str, Signal] = WeakValueDictionary()
 _signals_lock = threading.Lock()
@@ -221,6 +332,7 @@ class SQLiteStore:
             concurrent_reads=not self._in_memory,
             query_engine=True,
         )
+        self.clock = SystemClock()
         self._catalog = Catalog(SQLiteDialect())
         self.signal = Signal() if self._in_memory else _signal(path)
         self._write_lock = threading.Lock()
@@ -249,17 +361,7 @@ class SQLiteStore:
         try:
             connection.execute(f"PRAGMA synchronous = {self._config.sqlite_synchronous}")
             connection.execute("PRAGMA temp_store = MEMORY")
-            for name, function in (
-                ("ontologia_decimal_order", _order_function),
-                ("ontologia_bytes", _bytes_function),
-                ("ontologia_hex", _hex_function),
-            ):
-                connection.create_function(name, 1, function, deterministic=True)
-            for name, aggregate in (
-                ("ontologia_decimal_sum", _DecimalSum),
-                ("ontologia_decimal_avg", _DecimalAvg),
-            ):
-                connection.create_aggregate(name, 1, cast(Any, aggregate))
+            _add_functions(connection)
         except BaseException:
             connection.close()
             raise
@@ -327,7 +429,7 @@ class SQLiteStore:
             if "ontologia_meta" not in tables:
                 self._refuse_foreign(tables)
                 for statement in (*BASE_TABLES, *EVENT_TABLES):
-                    connection.execute(statement.replace("{table}", " STRICT"))
+                    connection.execute(statement.format(**SQLiteDialect.words))
                 # Creates the table of statistics, which types add their own lines to.
                 connection.execute("ANALYZE sqlite_master")
                 connection.executemany(
@@ -375,11 +477,9 @@ class SQLiteStore:
                     self._give_back(connection)
 
     @contextmanager
-    def write(self, namespace: str) -> Generator[SQLTransaction]:
+    def write(self, namespace: str, *, migrate: bool = False) -> Generator[SQLTransaction]:
         if self._read_only:
-            raise DatastoreReadOnlyError(
-                f"{self._path!r} is opened read-only.", fix="open it without mode=ro."
-            )
+            raise opened_read_only(self._path)
         connection = self._acquire_writer()
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -392,6 +492,28 @@ class SQLiteStore:
                 _rollback(connection)
             finally:
                 self._release_writer()
+
+    def transact(self, namespace: str, body: Callable[[Any], T]) -> T:
+        with self.write(namespace) as tx:
+            return body(tx)
+
+    def bind(self, connection: object) -> SQLiteBinding:
+        if self._closed:
+            raise SessionClosedError
+        if self._in_memory:
+            raise BindError(
+                "a datastore in memory cannot be reached by another connection.",
+                fix="use an SQLite file.",
+            )
+        return SQLiteBinding(
+            connection,
+            self._path,
+            self._catalog,
+            self.capabilities,
+            _add_functions,
+            self._translate,
+            read_only=self._read_only,
+        )
 
     def watch(self) -> Watch:
         if self._in_memory:

@@ -7,13 +7,16 @@ import threading
 from urllib.parse import parse_qsl, unquote
 
 from ontologia.config import OntologiaConfig
-from ontologia.errors import DatastoreURIError
+from ontologia.errors import DatastoreURIError, MissingDependencyError
 from ontologia.model.canonical import text
 from ontologia.storage.base import Store
 from ontologia.storage.memory import MemoryStore
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]+):(//)?")
-_FIX = "use sqlite:///app.db, sqlite:////absolute/app.db, a path, :memory:, or memory://."
+_FIX = (
+    "use sqlite:///app.db, sqlite:////absolute/app.db, a path, :memory:, memory://, or "
+    "postgresql://user@host/database."
+)
 
 # Named memory stores are shared by the sessions of this process for as long as one is open.
 _named: dict[str, MemoryStore] = {}
@@ -36,6 +39,8 @@ def open_store(uri: str, config: OntologiaConfig) -> Store:
         return _memory(uri[len("memory://") :], config)
     if scheme[1].lower() == "sqlite":
         return _sqlite_uri(uri, config)
+    if scheme[1].lower() in ("postgresql", "postgres"):
+        return _postgres(uri, config)
     raise DatastoreURIError(f"{uri!r} has the unknown scheme {scheme[1]!r}.", fix=_FIX)
 
 
@@ -56,6 +61,17 @@ def _forget(name: str) -> None:
         store.users -= 1
         if not store.users:
             del _named[name]
+
+
+def _postgres(uri: str, config: OntologiaConfig) -> Store:
+    # Imported on demand: the driver is an optional dependency.
+    try:
+        from ontologia.storage.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("psycopg"):
+            raise MissingDependencyError(str(error.name), "postgres") from error
+        raise
+    return PostgresStore(uri, config)
 
 
 def _sqlite_uri(uri: str, config: OntologiaConfig) -> Store:

@@ -25,14 +25,22 @@ from ontologia.query.plan import (
     conjuncts,
     sides_of,
 )
-from ontologia.storage.sql.dialect import Dialect, Fragment, join, join_balanced, quote
+from ontologia.storage.sql.dialect import (
+    Dialect,
+    Fragment,
+    column_kind,
+    join,
+    join_balanced,
+    quote,
+)
 from ontologia.storage.sql.layout import (
     HISTORY_KEYS,
     NAMESPACE,
     Layout,
     current_name,
     history_name,
-    order_column,
+    sort_column,
+    stored_column,
 )
 
 _OPERATORS = {"==": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
@@ -55,7 +63,7 @@ class Compiler:
         columns = "t.fields_json, t.commit_id" if self.history else self.layout.selected
         parts = [Fragment(f"SELECT {columns}"), *self._source(sides_of(self.plan)), self._order()]
         if self.plan.limit is not None or self.plan.offset:
-            limit = -1 if self.plan.limit is None else self.plan.limit
+            limit = self.dialect.unlimited if self.plan.limit is None else self.plan.limit
             parts.append(Fragment("LIMIT ? OFFSET ?", limit, self.plan.offset))
         return join(parts, " ")
 
@@ -69,7 +77,8 @@ class Compiler:
         if plan.having:
             parts.append(join([self.having(h) for h in plan.having], " AND ").format("HAVING {}"))
         if ordinals:
-            parts.append(Fragment(f"ORDER BY {ordinals}"))
+            order = [self.dialect.order(Fragment(o), False) for o in ordinals.split(", ")]
+            parts.append(join(order, ", ").format("ORDER BY {}"))
         return join(parts, " ")
 
     def _source(self, sides: frozenset[str]) -> list[Fragment]:
@@ -86,16 +95,21 @@ class Compiler:
             return [Fragment(f"t.{NAMESPACE} = ?", self.namespace)]
         own = Fragment("t.namespace = ?", self.namespace)
         if window.mode == "history":
-            return [own, Fragment("t.commit_id > ?", window.commit_id)]
+            span = [own, Fragment("t.commit_id > ?", window.commit_id)]
+            if window.until is not None:
+                span.append(Fragment("t.commit_id <= ?", window.until))
+            return span
         return [own, _interval("t", "?", window.commit_id)]
 
     def _endpoint(self, side: str) -> Fragment:
         spec, alias = self.spec.endpoint(side), _ALIASES[side]
         if not self.history:
-            table, key = current_name(spec.kind, spec.name), quote(spec.key_fields[0].name)
+            table = current_name(spec.kind, spec.name)
+            key = stored_column(spec.key_fields[0], self.dialect)
+            own = self.layout.keys[0 if side == "left" else 1]
             return Fragment(
                 f"LEFT JOIN {table} AS {alias} ON {alias}.{NAMESPACE} = t.{NAMESPACE} "
-                f'AND {alias}.{key} = t."{side}_key"'
+                f"AND {alias}.{key} = t.{own}"
             )
         joined = Fragment(
             f"LEFT JOIN {history_name(spec.kind, spec.name)} AS {alias} "
@@ -107,8 +121,7 @@ class Compiler:
 
     def _order(self) -> Fragment:
         keys = [
-            self.comparable(k.operand).format("{} DESC" if k.descending else "{}")
-            for k in self.plan.order
+            self.dialect.order(self.comparable(k.operand), k.descending) for k in self.plan.order
         ]
         if self.history:
             natural = [f"t.{c}" for c in HISTORY_KEYS[self.spec.kind][: self.spec.key_size]]
@@ -148,17 +161,20 @@ class Compiler:
             or operand.type.kind == "any"
         )
 
-    def raw(self, operand: Operand) -> Fragment:
-        """The stored value of an operand."""
+    def raw(self, operand: Operand, kind: str | None = None) -> Fragment:
+        """The stored value of an operand; of any JSON, as the kind that is asked for."""
+        kind = kind or _json_kind(operand)
         if operand.base == "item":
-            return self._item("value", operand)
+            return self._item("value", operand, kind)
         assert operand.field is not None
         alias = _ALIASES[operand.base]
         if self.history and operand.field.is_key:
             return Fragment(f"{alias}.{self._history_key(operand)}")
         if not self._in_json(operand):
-            return Fragment(f"{alias}.{quote(operand.field.name)}")
-        return self.dialect.json_value(*self._document(operand))
+            column = f"{alias}.{stored_column(operand.field, self.dialect)}"
+            composite = operand.kind == "json"
+            return Fragment(self.dialect.json_text(column) if composite else column)
+        return self.dialect.json_value(*self._document(operand), kind)
 
     def _history_key(self, operand: Operand) -> str:
         assert operand.field is not None
@@ -166,32 +182,38 @@ class Compiler:
             return "key"
         return HISTORY_KEYS[self.spec.kind][self.spec.position[operand.field.name]]
 
-    def _item(self, what: str, operand: Operand) -> Fragment:
+    def _item(self, what: str, operand: Operand, kind: str) -> Fragment:
         if not operand.segments:
-            return Fragment(f"item.{what}")
-        read = self.dialect.json_value if what == "value" else self.dialect.json_type
-        return read("item.value", operand.segments).format(
-            "CASE WHEN item.type = 'object' THEN {} END"
-        )
+            return Fragment("item.type") if what == "type" else self.dialect.json_item(kind)
+        if what == "value":
+            found = self.dialect.json_value("item.value", operand.segments, kind)
+        else:
+            found = self.dialect.json_type("item.value", operand.segments)
+        return found.format("CASE WHEN item.type = 'object' THEN {} END")
 
     def _type(self, operand: Operand) -> Fragment:
         if operand.base == "item":
-            return self._item("type", operand)
+            return self._item("type", operand, "text")
         return self.dialect.json_type(*self._document(operand))
 
     def comparable(self, operand: Operand) -> Fragment:
         """The operand in the form in which it compares and sorts."""
         if operand.kind == "decimal":
-            if self._in_json(operand) or not self.dialect.order_columns:
+            if self._in_json(operand):
                 return self.dialect.decimal_order(self.raw(operand))
             assert operand.field is not None
-            return Fragment(f"{_ALIASES[operand.base]}.{order_column(operand.field)}")
+            column = sort_column(operand.field, self.dialect)
+            return Fragment(f"{_ALIASES[operand.base]}.{column}")
         if operand.kind == "bytes" and self._in_json(operand):
             return self.dialect.bytes_value(self.raw(operand))
         return self.raw(operand)
 
     def _constant(self, operand: Operand, value: Any) -> Any:
-        return self.dialect.decimal_constant(value) if operand.kind == "decimal" else value
+        if operand.kind == "decimal":
+            return self.dialect.decimal_constant(value)
+        if operand.kind == "number":
+            return self.dialect.number(value, _json_kind(operand))
+        return value
 
     def predicate(self, predicate: Predicate) -> Fragment:
         """A condition that is true exactly where the predicate is."""
@@ -216,9 +238,10 @@ class Compiler:
                 wanted = value if predicate.op == "==" else not value
                 return self._type(operand).format("{} = ?", "true" if wanted else "false")
             guard = self._has_type(operand, _JSON_TYPES[type(value)])
-            return join([guard, self.raw(operand).format(f"{{}} {op} ?", value)], " AND ").format(
-                "({})"
-            )
+            kind = "text" if isinstance(value, str) else "numeric"
+            value = value if kind == "text" else self.dialect.number(value, kind)
+            test = self.raw(operand, kind).format(f"{{}} {op} ?", value)
+            return join([guard, test], " AND ").format("({})")
         test = self.comparable(operand).format(f"{{}} {op} ?", self._constant(operand, value))
         if operand.kind == "datetime" and predicate.op != "==":
             # Stored times have two lengths, with and without an offset; they do not compare.
@@ -256,11 +279,15 @@ class Compiler:
             return Fragment("1 = 0")
         parts = []
         for kind, values in groups.items():
+            subject = self.raw(operand)
             if operand.kind == "datetime":
-                guard = self.raw(operand).format("length({}) = ?", kind)
+                guard = subject.format("length({}) = ?", kind)
             else:
                 guard = self._has_type(operand, kind)
-            parts.append(join([guard, self._one_of(self.raw(operand), values, negated)], " AND "))
+                if kind != ("text",):
+                    subject = self.raw(operand, "numeric")
+                    values = [self.dialect.number(v, "numeric") for v in values]
+            parts.append(join([guard, self._one_of(subject, values, negated)], " AND "))
         return join([p.format("({})") for p in parts], " OR ").format("({})")
 
     def _text(self, predicate: TextMatch) -> Fragment:
@@ -299,7 +326,7 @@ class Compiler:
         if self.history or predicate.operand.segments or not always_list:
             # A null inside a document is one item to SQLite, not none; so are members of objects.
             is_list = self.dialect.json_type(document, path).format("{} = 'array'")
-            found = join([is_list, found], " AND ").format("COALESCE({}, 0)")
+            found = join([is_list, found], " AND ").format("(({}) IS TRUE)")
         return found.format("NOT {}") if predicate.negated else found
 
     def measure(self, measure: Measure) -> Fragment:
@@ -314,9 +341,12 @@ class Compiler:
             document, path = self._document(operand)
             length = self.dialect.json_length(document, path)
             is_list = self.dialect.json_type(document, path)
-            return join([is_list, length], " = 'array' THEN ").format("AVG(CASE WHEN {} END)")
+            return join([is_list, length], " = 'array' THEN ").format(
+                "AVG(CAST(CASE WHEN {} END AS DOUBLE PRECISION))"
+            )
         if measure.function in ("min", "max"):
-            return self.comparable(operand).format(f"{measure.function.upper()}({{}})")
+            subject = self.dialect.extreme(self.comparable(operand), column_kind(operand.type))
+            return subject.format(f"{measure.function.upper()}({{}})")
         if operand.kind == "decimal":
             aggregate = "decimal_sum" if measure.function == "sum" else "decimal_avg"
             result: Fragment = getattr(self.dialect, aggregate)(self.raw(operand))
@@ -324,7 +354,7 @@ class Compiler:
         if measure.function == "avg" and not operand.has_fractions:
             # Adding integers first is exact; AVG() would add them as floats.
             subject = self.raw(operand)
-            total = subject.format("CAST(SUM({}) AS REAL)")
+            total = subject.format("CAST(SUM({}) AS DOUBLE PRECISION)")
             return join([total, subject.format("COUNT({})")], " / ").format("({})")
         return self.raw(operand).format(f"{measure.function.upper()}({{}})")
 
@@ -343,10 +373,18 @@ class Compiler:
         value = condition.value
         if measure.operand is not None and measure.operand.kind == "decimal":
             if measure.function in ("sum", "avg"):
-                subject = self.dialect.decimal_order(subject)
-            if measure.function != "avg_len":
+                subject = self.dialect.decimal_total(subject)
+                value = self.dialect.decimal_total_constant(value)
+            elif measure.function != "avg_len":
                 value = self.dialect.decimal_constant(value)
         return subject.format(f"{{}} {_OPERATORS[condition.op]} ?", value)
+
+
+def _json_kind(operand: Operand) -> str:
+    """As what the operand is read from JSON."""
+    if operand.kind == "number":
+        return "number" if operand.has_fractions else "integer"
+    return "bool" if operand.kind == "bool" else "text"
 
 
 def _interval(alias: str, at: str, *parameters: Any) -> Fragment:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from ontologia.model.codec import Row
+from ontologia.model.spec import TypeSpec
 from ontologia.model.types import ChoiceType, ValueType
 
 
@@ -57,23 +58,60 @@ class Connection(Protocol):
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]], /) -> Any: ...
 
 
+class Companion(NamedTuple):
+    """A column that follows from the stored form of a field."""
+
+    column: str
+    type: str
+    compute: Callable[[Any], Any]
+    sorts: bool
+    """Comparisons and indexes use it instead of the stored form."""
+
+
+class Horizon(NamedTuple):
+    """Everything up to here was committed or undone before the reader began to look."""
+
+    commits: int
+    events: int
+
+
 class Dialect(Protocol):
     """What a SQL database says in its own way."""
 
-    table_options: str
-    """Appended to the definition of every table."""
+    words: Mapping[str, str]
+    """What stands for ``{text}``, ``{int}``, ``{json}``, ``{serial}``, ``{position}``
+    and ``{table}`` in the definitions of tables."""
 
     clustered_options: str
     """Appended where rows should be stored in the order of the primary key."""
 
-    order_columns: bool
-    """Decimals need a column of their own that sorts as they do."""
+    refuse: str
+    """The body of a trigger that refuses to change history."""
+
+    unlimited: Any
+    """The value of LIMIT for all rows."""
+
+    for_update: str
+    """Appended to a SELECT that keeps others from changing what it finds."""
+
+    skip_locked: str
+    """Appended to a SELECT that takes what nobody else works on."""
 
     def column_type(self, kind: str) -> str:
         """The type of a column that holds stored values of a kind."""
         ...
 
-    def among_keys(self, columns: Sequence[str], keys: Sequence[Row]) -> Fragment:
+    def exact_column(self, kind: str) -> bool:
+        """Whether the stored form is kept beside a native column that cannot hold it exactly."""
+        ...
+
+    def companions(self, name: str, kind: str) -> Sequence[Companion]:
+        """Further columns of a field, computed from its stored form."""
+        ...
+
+    def among_keys(
+        self, columns: Sequence[str], kinds: Sequence[str], keys: Sequence[Row]
+    ) -> Fragment:
         """A condition that the columns are one of the keys; one statement however many."""
         ...
 
@@ -81,8 +119,32 @@ class Dialect(Protocol):
         """A condition that the operand is (not) one of many values of one kind."""
         ...
 
-    def json_value(self, document: str, path: tuple[str, ...]) -> Fragment:
-        """The scalar at a path; NULL where there is none; containers as JSON text."""
+    def json_value(self, document: str, path: tuple[str, ...], kind: str) -> Fragment:
+        """The scalar at a path; NULL where there is none; containers as JSON text.
+
+        ``kind`` says what is expected there: ``text``, ``integer``, ``number`` (a float),
+        ``numeric`` (any number) or ``bool``; something else may be found all the same.
+        """
+        ...
+
+    def json_item(self, kind: str) -> Fragment:
+        """The scalar in the column ``value`` of ``item``, a table of :meth:`json_items`."""
+        ...
+
+    def json_text(self, column: str) -> str:
+        """A column that holds JSON, in a form that compares."""
+        ...
+
+    def number(self, value: Any, kind: str) -> Any:
+        """The constant that compares with a column of a kind as Python's numbers do."""
+        ...
+
+    def order(self, operand: Fragment, descending: bool) -> Fragment:
+        """A sort key; nulls sort lowest."""
+        ...
+
+    def extreme(self, operand: Fragment, kind: str) -> Fragment:
+        """A form of the operand that MIN and MAX take, and that decodes to the same."""
         ...
 
     def json_type(self, document: str, path: tuple[str, ...]) -> Fragment:
@@ -117,6 +179,14 @@ class Dialect(Protocol):
         """The mean of decimal texts."""
         ...
 
+    def decimal_total(self, operand: Fragment) -> Fragment:
+        """A sum or mean of decimals in a form that compares."""
+        ...
+
+    def decimal_total_constant(self, text: str) -> Any:
+        """The constant that compares with :meth:`decimal_total`."""
+        ...
+
     def bytes_value(self, operand: Fragment) -> Fragment:
         """The bytes behind base64 text."""
         ...
@@ -135,6 +205,58 @@ class Dialect(Protocol):
 
     def sort_only(self, column: str) -> str:
         """A sort key that must not tempt the planner away from the index of a filter."""
+        ...
+
+    def horizon(self, connection: Connection) -> Horizon | None:
+        """How far commits and events can be read without gaps; None: all that is visible."""
+        ...
+
+    def draw_commit(self, connection: Connection, created_at: str) -> tuple[int, str] | None:
+        """The id and the time of a new commit; None: those that follow the last one."""
+        ...
+
+    def lock(
+        self,
+        connection: Connection,
+        namespace: str,
+        identities: Mapping[TypeSpec, Collection[Row]],
+    ) -> None:
+        """Keep others from writing these identities until the transaction ends."""
+        ...
+
+    def lock_types(self, connection: Connection) -> None:
+        """Keep others from registering types until the transaction ends."""
+        ...
+
+    def before_enqueue(self, connection: Connection, event_ids: Sequence[str]) -> None:
+        """Prepare for new events: they will be announced, and count as being written."""
+        ...
+
+    def announce(self, connection: Connection) -> None:
+        """Wake those who wait, once the transaction has ended."""
+        ...
+
+    def update_each(
+        self,
+        connection: Connection,
+        table: str,
+        same: Fragment,
+        own: Mapping[str, str],
+        keys: Mapping[str, str],
+        rows: Sequence[Sequence[Any]],
+    ) -> None:
+        """Change many rows: columns that become the same everywhere, and those with own values.
+
+        ``own`` and ``keys`` are columns and their kinds; each of the rows has a value for all.
+        """
+        ...
+
+    def attempt(self, connection: Connection, statement: Fragment) -> Any:
+        """Execute a query that may fail without ending the transaction."""
+        ...
+
+    def explain(self, connection: Connection, statement: Fragment) -> list[str]:
+        """The plan of a query, a line per step."""
         ...
 
     def declines(self, error: Exception) -> bool:

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from uuid_utils.compat import uuid7
-
 from ontologia.model.codec import Row
 from ontologia.model.spec import TypeSpec
 from ontologia.query.plan import Grouping, Measure, Operand, Selection, Window
@@ -50,13 +48,11 @@ class SQLEngine:
         statement = self._compiler(plan).selection()
         codec = plan.spec.codec
         load = codec.load_rows if plan.window.mode == "latest" else codec.load_payloads
-        return _loaded(self._execute(statement), load)
-
-    def _execute(self, statement: Fragment) -> Any:
         try:
-            return self._connection.execute(statement.sql, statement.parameters)
+            cursor = self._connection.execute(statement.sql, statement.parameters)
         except Exception as error:
             raise self._declined(error) from error
+        return _loaded(cursor, load)
 
     def _declined(self, error: Exception) -> Exception:
         return EngineDeclinedError(str(error)) if self._dialect.declines(error) else error
@@ -66,9 +62,8 @@ class SQLEngine:
         statement = compiler.grouping(plan)
         decoders = [_key_decoder(compiler.dialect, k) for k in plan.keys]
         decoders += [_measure_decoder(compiler.dialect, m) for m in plan.measures]
-        cursor = self._execute(statement)
         try:
-            rows = cursor.fetchall()
+            rows = self._dialect.attempt(self._connection, statement).fetchall()
         except Exception as error:
             raise self._declined(error) from error
         if not any(decoders):
@@ -85,12 +80,11 @@ class SQLEngine:
         statement: Fragment = (
             compiler.grouping(plan) if isinstance(plan, Grouping) else compiler.selection()
         )
-        # Never the same text twice: a cached statement would show the plan of an old schema.
-        question = f"EXPLAIN QUERY PLAN {statement.sql} -- {uuid7()}"
-        steps = self._execute(Fragment(question, *statement.parameters)).fetchall()
-        return Explanation(
-            explain_text(statement), statement.parameters, tuple(str(step[-1]) for step in steps)
-        )
+        try:
+            steps = self._dialect.explain(self._connection, statement)
+        except Exception as error:
+            raise self._declined(error) from error
+        return Explanation(explain_text(statement), statement.parameters, tuple(steps))
 
 
 def _loaded(cursor: Any, load: Callable[[Any], list[Any]]) -> Iterator[list[Any]]:

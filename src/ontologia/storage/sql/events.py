@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from uuid_utils.compat import uuid7
 
-from ontologia.model.canonical import dumps, loads
+from ontologia.model.canonical import INT_MAX, dumps, loads
 from ontologia.storage.events import (
     DEAD_LETTER_TYPE,
     LEASE_RAN_OUT,
@@ -26,26 +26,26 @@ from ontologia.storage.events import (
 from ontologia.storage.sql.dialect import Connection, Dialect, Fragment, join
 
 EVENT_TABLES = (
-    "CREATE TABLE events (position INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, "
-    "namespace TEXT NOT NULL, type TEXT NOT NULL, payload TEXT NOT NULL, "
-    "created_at TEXT NOT NULL, priority INTEGER NOT NULL DEFAULT 100, "
-    "root_event_id TEXT NOT NULL, chain_depth INTEGER NOT NULL DEFAULT 0, causation_id TEXT, "
-    "commit_id INTEGER, dedupe_key TEXT){table}",
+    "CREATE TABLE events (position {position}, id {text} NOT NULL UNIQUE, "
+    "namespace {text} NOT NULL, type {text} NOT NULL, payload {json} NOT NULL, "
+    "created_at {text} NOT NULL, priority {int} NOT NULL DEFAULT 100, "
+    "root_event_id {text} NOT NULL, chain_depth {int} NOT NULL DEFAULT 0, causation_id {text}, "
+    "commit_id {int}, dedupe_key {text}){table}",
     "CREATE INDEX events_type ON events (namespace, type, position)",
     "CREATE INDEX events_root ON events (root_event_id)",
     "CREATE UNIQUE INDEX events_dedupe ON events (namespace, dedupe_key) "
     "WHERE dedupe_key IS NOT NULL",
-    "CREATE TABLE event_handlers (namespace TEXT NOT NULL, handler_id TEXT NOT NULL, "
-    "type TEXT NOT NULL, position INTEGER NOT NULL, registered_at TEXT NOT NULL, "
-    "rewound INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (namespace, handler_id, type)){table}",
-    "CREATE TABLE event_claims (event_id TEXT NOT NULL, handler_id TEXT NOT NULL, "
-    "namespace TEXT NOT NULL, type TEXT NOT NULL, position INTEGER NOT NULL, "
-    "priority INTEGER NOT NULL, session_id TEXT NOT NULL, token TEXT NOT NULL, "
-    "claimed_at TEXT NOT NULL, lease_until TEXT NOT NULL, ack_at TEXT, "
-    "attempts INTEGER NOT NULL DEFAULT 0, "
-    "available_at TEXT NOT NULL, last_error TEXT, dead_lettered_at TEXT, "
-    "generation INTEGER NOT NULL DEFAULT 0, started INTEGER NOT NULL DEFAULT 0, "
-    "order_key TEXT, blocked INTEGER NOT NULL DEFAULT 0, "
+    "CREATE TABLE event_handlers (namespace {text} NOT NULL, handler_id {text} NOT NULL, "
+    "type {text} NOT NULL, position {int} NOT NULL, registered_at {text} NOT NULL, "
+    "rewound {int} NOT NULL DEFAULT 0, PRIMARY KEY (namespace, handler_id, type)){table}",
+    "CREATE TABLE event_claims (event_id {text} NOT NULL, handler_id {text} NOT NULL, "
+    "namespace {text} NOT NULL, type {text} NOT NULL, position {int} NOT NULL, "
+    "priority {int} NOT NULL, session_id {text} NOT NULL, token {text} NOT NULL, "
+    "claimed_at {text} NOT NULL, lease_until {text} NOT NULL, ack_at {text}, "
+    "attempts {int} NOT NULL DEFAULT 0, "
+    "available_at {text} NOT NULL, last_error {text}, dead_lettered_at {text}, "
+    "generation {int} NOT NULL DEFAULT 0, started {int} NOT NULL DEFAULT 0, "
+    "order_key {text}, blocked {int} NOT NULL DEFAULT 0, "
     "PRIMARY KEY (event_id, handler_id)){table}",
     # Only what is not finished: claims never meet what was acknowledged, or waits for another.
     "CREATE INDEX event_claims_open ON event_claims (namespace, handler_id, priority DESC, "
@@ -56,18 +56,18 @@ EVENT_TABLES = (
     "lease_until) WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND order_key IS NOT NULL",
     "CREATE INDEX event_claims_dead ON event_claims (namespace, handler_id, type) "
     "WHERE dead_lettered_at IS NOT NULL",
-    "CREATE TABLE dead_letters (id INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, "
-    "handler_id TEXT NOT NULL, namespace TEXT NOT NULL, failed_at TEXT NOT NULL, "
-    "attempts INTEGER NOT NULL, last_error TEXT NOT NULL, event_type TEXT NOT NULL, "
-    "event_payload TEXT NOT NULL, root_event_id TEXT NOT NULL, chain_depth INTEGER NOT NULL, "
-    "session_id TEXT NOT NULL){table}",
+    "CREATE TABLE dead_letters (id {serial}, event_id {text} NOT NULL, "
+    "handler_id {text} NOT NULL, namespace {text} NOT NULL, failed_at {text} NOT NULL, "
+    "attempts {int} NOT NULL, last_error {text} NOT NULL, event_type {text} NOT NULL, "
+    "event_payload {json} NOT NULL, root_event_id {text} NOT NULL, chain_depth {int} NOT NULL, "
+    "session_id {text} NOT NULL){table}",
     "CREATE INDEX dead_letters_namespace ON dead_letters (namespace, id)",
-    "CREATE TABLE schedules (namespace TEXT NOT NULL, name TEXT NOT NULL, "
-    "last_tick TEXT NOT NULL, cleaned_tick TEXT NOT NULL DEFAULT '', "
+    "CREATE TABLE schedules (namespace {text} NOT NULL, name {text} NOT NULL, "
+    "last_tick {text} NOT NULL, cleaned_tick {text} NOT NULL DEFAULT '', "
     "PRIMARY KEY (namespace, name)){table}",
-    "CREATE TABLE sessions (session_id TEXT NOT NULL PRIMARY KEY, namespace TEXT NOT NULL, "
-    "started_at TEXT NOT NULL, last_heartbeat TEXT NOT NULL, metadata TEXT NOT NULL, "
-    "stopped_at TEXT){table}",
+    "CREATE TABLE sessions (session_id {text} NOT NULL PRIMARY KEY, namespace {text} NOT NULL, "
+    "started_at {text} NOT NULL, last_heartbeat {text} NOT NULL, metadata {json} NOT NULL, "
+    "stopped_at {text}){table}",
     "CREATE INDEX sessions_namespace ON sessions (namespace, started_at)",
     "CREATE INDEX sessions_heartbeat ON sessions (last_heartbeat)",
 )
@@ -106,8 +106,12 @@ _START = (
 class SQLEvents:
     """The events of one namespace, inside a transaction of the connection."""
 
-    def __init__(self, connection: Connection, dialect: Dialect, namespace: str) -> None:
+    def __init__(
+        self, connection: Connection, dialect: Dialect, namespace: str, for_update: str = ""
+    ) -> None:
         self._connection, self._dialect, self._namespace = connection, dialect, namespace
+        self._for_update = for_update
+        """Keeps what was found from being changed by others; readers leave it out."""
 
     def _rows(self, sql: str, *parameters: Any) -> list[Any]:
         rows: list[Any] = self._connection.execute(sql, parameters).fetchall()
@@ -116,13 +120,18 @@ class SQLEvents:
     def _done(self, sql: str, *parameters: Any) -> bool:
         return bool(self._connection.execute(sql, parameters).rowcount)
 
+    def _last(self) -> int:
+        """The newest event that no event can still appear before."""
+        horizon = self._dialect.horizon(self._connection)
+        return INT_MAX if horizon is None else horizon.events
+
     # Reading
 
     def latest(self, limit: int) -> list[EventRecord]:
         rows = self._rows(
-            f"SELECT {_EVENT} FROM events WHERE namespace = ? ORDER BY position DESC LIMIT ?",
-            self._namespace,
-            limit,
+            f"SELECT {_EVENT} FROM events WHERE namespace = ? AND position <= ? "
+            "ORDER BY position DESC LIMIT ?",
+            *(self._namespace, self._last(), limit),
         )
         return [EventRecord(*row) for row in rows]
 
@@ -216,66 +225,75 @@ class SQLEvents:
         if not types:
             return False
         among = self._among("type", types)
-        due = self._rows(
+        due = Fragment(
             f"SELECT 1 FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} "
-            f"AND {among.sql} LIMIT 1",
-            self._namespace,
-            handler_id,
-            now,
-            now,
-            now,
-            *among.parameters,
+            f"AND {among.sql}",
+            *(self._namespace, handler_id, now, now, now, *among.parameters),
         )
-        return bool(due) or self._has_new(handler_id, types)
+        # To look whether one may look further would cost more than to look in vain.
+        return self._has_new(handler_id, types, INT_MAX, due)
 
     def _among(self, column: str, types: Sequence[str]) -> Fragment:
         return self._dialect.among_values(Fragment(column), list(types), False)
 
-    def _new_events(self, handler_id: str, types: Sequence[str]) -> Fragment:
+    def _new_events(self, handler_id: str, types: Sequence[str], last: int) -> Fragment:
         """The events that a handler is registered for and was not handed yet."""
         among = self._among("h.type", types)
         return Fragment(
             # CROSS JOIN: from the handler to its events, never over all events of the type.
             "FROM event_handlers AS h CROSS JOIN events AS e WHERE e.namespace = h.namespace "
-            "AND e.type = h.type AND e.position > h.position "
+            "AND e.type = h.type AND e.position > h.position AND e.position <= ? "
             f"AND h.namespace = ? AND h.handler_id = ? AND {among.sql}",
+            last,
             self._namespace,
             handler_id,
             *among.parameters,
         )
 
-    def _has_new(self, handler_id: str, types: Sequence[str]) -> bool:
-        new = self._new_events(handler_id, types)
-        if self._rows(f"SELECT 1 {new.sql} LIMIT 1", *new.parameters):
-            return True
+    def _has_new(
+        self, handler_id: str, types: Sequence[str], last: int, other: Fragment | None = None
+    ) -> bool:
+        """Whether there is something new, or another query finds something."""
+        asked = [self._new_events(handler_id, types, last).format("SELECT 1 {}")]
+        asked += [] if other is None else [other]
+        exists = join([q.format("EXISTS ({})") for q in asked], " OR ")
+        among = self._among("type", types)
+        ((found, known),) = self._rows(
+            f"SELECT {exists.sql}, (SELECT COUNT(*) FROM event_handlers "
+            f"WHERE namespace = ? AND handler_id = ? AND {among.sql})",
+            *(*exists.parameters, self._namespace, handler_id, *among.parameters),
+        )
+        if found or known == len(set(types)):
+            return bool(found)
         unknown = self._unregistered(handler_id, types)
-        if not unknown:
-            return False
-        others = self._since_start(handler_id, unknown)
+        others = self._since_start(handler_id, unknown, last)
         return bool(self._rows(f"SELECT 1 {others.sql} LIMIT 1", *others.parameters))
 
-    def _since_start(self, handler_id: str, types: Sequence[str]) -> Fragment:
+    def _since_start(self, handler_id: str, types: Sequence[str], last: int) -> Fragment:
         """The events of types that a handler is not registered for yet."""
         among = self._among("e.type", types)
         return Fragment(
-            f"FROM events AS e WHERE e.namespace = ? AND {among.sql} AND e.position > {_START}",
+            f"FROM events AS e WHERE e.namespace = ? AND {among.sql} AND e.position > {_START} "
+            "AND e.position <= ?",
             self._namespace,
             *among.parameters,
             self._namespace,
             handler_id,
+            last,
         )
 
     def unseen(self, handler_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
         if not types:
             return []
         columns = ", ".join(f"e.{name}" for name in ("position", *EventRecord._fields))
-        new = self._new_events(handler_id, types)
+        last = self._last()
+        new = self._new_events(handler_id, types, last)
         rows = self._rows(
             f"SELECT {columns} {new.sql} ORDER BY e.position LIMIT ?", *new.parameters, limit
         )
         unknown = self._unregistered(handler_id, types)
         if unknown:
-            others = self._since_start(handler_id, unknown)
+            others = self._since_start(handler_id, unknown, last)
             rows += self._rows(
                 f"SELECT {columns} {others.sql} ORDER BY e.position LIMIT ?",
                 *others.parameters,
@@ -317,6 +335,7 @@ class SQLEvents:
     # Writing
 
     def enqueue(self, events: Sequence[EventRecord]) -> list[bool]:
+        self._dialect.before_enqueue(self._connection, [e.id for e in events])
         marks = ", ".join("?" * len(EventRecord._fields))
         insert = f"INSERT INTO events ({_EVENT}) VALUES ({marks})"
         if all(e.dedupe_key is None for e in events):
@@ -339,11 +358,12 @@ class SQLEvents:
         now: str,
         types: Sequence[str] = (),
     ) -> None:
-        head = "(SELECT COALESCE(MAX(position), 0) FROM events)" if start == "now" else "0"
+        last = self._last() if start == "now" else 0
         self._connection.execute(
             "INSERT INTO event_handlers (namespace, handler_id, type, position, registered_at) "
-            f"VALUES (?, ?, '', {head}, ?) ON CONFLICT (namespace, handler_id, type) DO NOTHING",
-            (self._namespace, handler_id, now),
+            "VALUES (?, ?, '', (SELECT COALESCE(MAX(position), 0) FROM events "
+            "WHERE position <= ?), ?) ON CONFLICT (namespace, handler_id, type) DO NOTHING",
+            (self._namespace, handler_id, last, now),
         )
         self._register_types(handler_id, self._unregistered(handler_id, types), now)
 
@@ -360,35 +380,46 @@ class SQLEvents:
         place = (self._namespace, handler_id)
         self._connection.executemany(
             "INSERT INTO event_handlers (namespace, handler_id, type, position, registered_at) "
-            f"VALUES (?, ?, ?, {_START}, ?)",
+            f"VALUES (?, ?, ?, {_START}, ?) ON CONFLICT (namespace, handler_id, type) DO NOTHING",
             [(*place, type_, *place, now) for type_ in types],
         )
 
     def _fan_out(self, request: ClaimRequest) -> None:
         """Turn new events into open claims: each of them once, in one statement."""
-        if not self._has_new(request.handler_id, request.types):
+        if not self._has_new(request.handler_id, request.types, INT_MAX):
             return
         unknown = self._unregistered(request.handler_id, request.types)
         self._register_types(request.handler_id, unknown, request.now)
+        self._lock_handler(request.handler_id)
         if request.order_keys is not None:
             self._fan_out_in_order(request, request.order_keys)
             return
-        new = self._new_events(request.handler_id, request.types)
-        self._connection.execute(
+        last = self._last()
+        new = self._new_events(request.handler_id, request.types, last)
+        self._connection.executemany(
             "INSERT INTO event_claims (event_id, handler_id, namespace, type, position, priority, "
             "session_id, token, claimed_at, lease_until, available_at) "
             "SELECT e.id, h.handler_id, e.namespace, e.type, e.position, e.priority, "
             f"'', '', '', '', '' {new.sql} ON CONFLICT (event_id, handler_id) DO NOTHING",
-            new.parameters,
+            [new.parameters],
         )
         among = self._among("type", request.types)
-        self._connection.execute(
+        self._connection.executemany(
             "UPDATE event_handlers SET position = COALESCE((SELECT MAX(e.position) "
             "FROM events AS e WHERE e.namespace = event_handlers.namespace "
-            "AND e.type = event_handlers.type), position) "
+            "AND e.type = event_handlers.type AND e.position <= ?), position) "
             f"WHERE namespace = ? AND handler_id = ? AND {among.sql}",
-            (self._namespace, request.handler_id, *among.parameters),
+            [(last, self._namespace, request.handler_id, *among.parameters)],
         )
+
+    def _lock_handler(self, handler_id: str) -> None:
+        """Let nobody else hand out or unblock events of a handler until the transaction ends."""
+        if self._for_update:
+            self._rows(
+                "SELECT 1 FROM event_handlers WHERE namespace = ? AND handler_id = ? "
+                f"ORDER BY type{self._for_update}",
+                *(self._namespace, handler_id),
+            )
 
     def _fan_out_in_order(self, request: ClaimRequest, keys: Mapping[str, str | None]) -> None:
         """The same for a handler that keeps order, as far as the keys of new events are known."""
@@ -407,8 +438,11 @@ class SQLEvents:
             "SELECT id, ?, namespace, type, position, priority, '', '', '', '', '', ?, "
             "CASE WHEN EXISTS (SELECT 1 FROM event_claims WHERE namespace = ? AND handler_id = ? "
             f"AND order_key = ? AND position < events.position AND {_OPEN}) THEN 1 ELSE 0 END "
-            "FROM events WHERE id = ? ON CONFLICT (event_id, handler_id) DO NOTHING",
-            [(place[1], keys[i], *place, keys[i], i) for i, _, _ in events],
+            # Asked first: to find a conflict out is to wait for whoever changes that claim.
+            "FROM events WHERE id = ? AND NOT EXISTS (SELECT 1 FROM event_claims AS c "
+            "WHERE c.event_id = events.id AND c.handler_id = ?) "
+            "ON CONFLICT (event_id, handler_id) DO NOTHING",
+            [(place[1], keys[i], *place, keys[i], i, place[1]) for i, _, _ in events],
         )
         self._connection.executemany(
             "UPDATE event_handlers SET position = ? "
@@ -425,7 +459,7 @@ class SQLEvents:
 
     def _is_rewinding(self, request: ClaimRequest) -> bool:
         """Whether events are still to be handed out that come before those that are open."""
-        new = self._new_events(request.handler_id, request.types)
+        new = self._new_events(request.handler_id, request.types, self._last())
         sql = f"SELECT 1 {new.sql} AND h.rewound >= e.position LIMIT 1"
         return bool(self._rows(sql, *new.parameters))
 
@@ -439,6 +473,8 @@ class SQLEvents:
 
     def _unblock(self, finished: Sequence[tuple[str, str]]) -> None:
         """Let the next event of each handler and key go ahead."""
+        for handler_id in sorted({handler_id for handler_id, _ in finished}):
+            self._lock_handler(handler_id)
         self._connection.executemany(
             "UPDATE event_claims SET blocked = 0 WHERE handler_id = ? AND event_id = "
             "(SELECT event_id FROM event_claims WHERE namespace = ? AND handler_id = ? "
@@ -468,7 +504,8 @@ class SQLEvents:
             f"{columns} FROM (SELECT event_id, token, started, attempts, generation, session_id, "
             "order_key, priority, position "
             f"FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} "
-            f"AND {among.sql} ORDER BY priority DESC, position LIMIT ?) AS c "
+            f"AND {among.sql} ORDER BY priority DESC, position LIMIT ?"
+            f"{self._dialect.skip_locked}) AS c "
             "JOIN events AS e ON e.id = c.event_id ORDER BY c.priority DESC, c.position",
             self._namespace,
             request.handler_id,
@@ -509,25 +546,19 @@ class SQLEvents:
             if lapsed:
                 error = LEASE_RAN_OUT
                 break
-        changes = [
-            (
-                request.session_id,
-                claim.token,
-                int(len(claims.taken) == 1),
-                request.now,
-                request.lease_until,
-                claim.attempts,
-                error,
-                claim.event.id,
-                request.handler_id,
-            )
-            for claim in claims.taken
-        ]
-        self._connection.executemany(
-            "UPDATE event_claims SET session_id = ?, token = ?, started = ?, claimed_at = ?, "
-            "lease_until = ?, attempts = ?, last_error = COALESCE(?, last_error) "
-            "WHERE event_id = ? AND handler_id = ?",
-            changes,
+        alone = int(len(claims.taken) == 1)
+        same = (request.session_id, alone, request.now, request.lease_until, error)
+        self._dialect.update_each(
+            self._connection,
+            "event_claims",
+            Fragment(
+                "session_id = ?, started = ?, claimed_at = ?, lease_until = ?, "
+                "last_error = COALESCE(?, last_error)",
+                *same,
+            ),
+            {"token": "str", "attempts": "int"},
+            {"event_id": "str", "handler_id": "str"},
+            [(c.token, c.attempts, c.event.id, c.handler_id) for c in claims.taken],
         )
 
     def _held(self, claim: Claim, now: str) -> tuple[Any, ...]:
@@ -535,7 +566,10 @@ class SQLEvents:
 
     def holds(self, claim: Claim, now: str) -> bool:
         return bool(
-            self._rows(f"SELECT 1 FROM event_claims WHERE {_HELD}", *self._held(claim, now))
+            self._rows(
+                f"SELECT 1 FROM event_claims WHERE {_HELD}{self._for_update}",
+                *self._held(claim, now),
+            )
         )
 
     def _update_held(
@@ -545,7 +579,9 @@ class SQLEvents:
         if not claims:
             return []
         places = [(c.event.id, c.handler_id, c.token) for c in claims]
-        among = self._dialect.among_keys(("event_id", "handler_id", "token"), places)
+        among = self._dialect.among_keys(
+            ("event_id", "handler_id", "token"), ("str", "str", "str"), places
+        )
         update = (
             f"UPDATE event_claims SET {column} = ? WHERE {among.sql} AND namespace = ? "
             f"AND lease_until > ? AND {_OPEN}"
@@ -557,6 +593,9 @@ class SQLEvents:
         return [place in held for place in places]
 
     def ack(self, claims: Sequence[Claim], now: str) -> list[bool]:
+        # First, as whoever hands out does: the other way round they would wait for each other.
+        for handler_id in sorted({c.handler_id for c in claims if c.order_key is not None}):
+            self._lock_handler(handler_id)
         held = self._update_held(claims, now, "ack_at", now)
         if len(claims) > 1:
             seen: set[str] = set()  # a claim that stands there twice is finished once
@@ -620,6 +659,7 @@ class SQLEvents:
         return self._update_held(claims, now, "lease_until", lease_until)
 
     def hand_back(self, claims: Sequence[Claim], now: str) -> None:
+        self._dialect.announce(self._connection)
         self._connection.executemany(
             f"UPDATE event_claims SET token = '', lease_until = ? WHERE {_HELD}",
             [(now, *self._held(claim, now)) for claim in claims],
@@ -648,9 +688,11 @@ class SQLEvents:
         )
         count: int = cursor.rowcount
         self._reorder()
+        self._dialect.announce(self._connection)
         return count
 
     def rewind(self, handler_id: str) -> bool:
+        self._dialect.announce(self._connection)
         return self._done(
             "UPDATE event_handlers SET position = 0, rewound = (SELECT COALESCE(MAX(position), 0) "
             "FROM events) WHERE namespace = ? AND handler_id = ?",

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from ontologia.model.spec import FieldSpec, TypeSpec
 from ontologia.storage.base import StoredType
-from ontologia.storage.sql.dialect import Dialect, column_kind, quote
+from ontologia.storage.sql.dialect import Companion, Dialect, column_kind, quote
 
 FORMAT = 1
 """Version of the layout; a store written by a newer one is refused."""
 
 BASE_TABLES = (
-    "CREATE TABLE ontologia_meta (key TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL){table}",
-    "CREATE TABLE commits (commit_id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, "
-    "created_at TEXT NOT NULL, session_id TEXT NOT NULL, metadata TEXT NOT NULL, "
-    "types TEXT NOT NULL){table}",
+    "CREATE TABLE ontologia_meta (key {text} NOT NULL PRIMARY KEY, value {text} NOT NULL){table}",
+    "CREATE TABLE commits (commit_id {int} PRIMARY KEY, namespace {text} NOT NULL, "
+    "created_at {text} NOT NULL, session_id {text} NOT NULL, metadata {json} NOT NULL, "
+    "types {json} NOT NULL){table}",
     "CREATE INDEX commits_namespace ON commits (namespace, commit_id)",
-    "CREATE TABLE schema_types (kind TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, "
-    "indexes TEXT NOT NULL, PRIMARY KEY (kind, name)){table}",
-    "CREATE TABLE schema_versions (kind TEXT NOT NULL, name TEXT NOT NULL, "
-    "version INTEGER NOT NULL, fingerprint TEXT NOT NULL, description TEXT NOT NULL, "
-    "created_at TEXT NOT NULL, commit_id INTEGER NOT NULL, PRIMARY KEY (kind, name, version))"
+    "CREATE TABLE schema_types (kind {text} NOT NULL, name {text} NOT NULL, "
+    "version {int} NOT NULL, indexes {json} NOT NULL, PRIMARY KEY (kind, name)){table}",
+    "CREATE TABLE schema_versions (kind {text} NOT NULL, name {text} NOT NULL, "
+    "version {int} NOT NULL, fingerprint {text} NOT NULL, description {json} NOT NULL, "
+    "created_at {text} NOT NULL, commit_id {int} NOT NULL, PRIMARY KEY (kind, name, version))"
     "{table}",
 )
 
 HISTORY_KEYS = {"entity": ("key",), "relation": ("left_key", "right_key", "instance_key")}
-_REFUSE = "BEGIN SELECT RAISE(ABORT, 'history is append-only'); END"
 COMMIT_ID, NAMESPACE = '"_commit_id"', '"_namespace"'
 
 
@@ -46,9 +46,30 @@ def history_keys(stored: StoredType) -> tuple[str, ...]:
     return HISTORY_KEYS[stored.kind][: len(stored.current.description["key"])]
 
 
-def order_column(field: FieldSpec) -> str:
-    """The column by which a decimal sorts, quoted; fields never start with an underscore."""
-    return quote(f"_order_{field.name}")
+def history_kinds(stored: StoredType) -> tuple[str, ...]:
+    """What the key columns of the history of a type hold."""
+    first = stored.versions[0].description  # the history is never laid out anew
+    kinds = (first["fields"][name]["type"] for name in first["key"])
+    return tuple(kind if isinstance(kind, str) else choice_kind(kind) for kind in kinds)
+
+
+def choice_kind(description: dict[str, Any]) -> str:
+    """What a column of an Enum or Literal holds, as the registry describes it."""
+    return type(description["one_of"][0]).__name__
+
+
+def stored_column(field: FieldSpec, dialect: Dialect) -> str:
+    """The column that holds the stored form, quoted; fields never start with an underscore."""
+    exact = dialect.exact_column(column_kind(field.type))
+    return quote(f"_exact_{field.name}" if exact else field.name)
+
+
+def sort_column(field: FieldSpec, dialect: Dialect) -> str:
+    """The column by which a field compares and sorts, quoted."""
+    for companion in dialect.companions(field.name, column_kind(field.type)):
+        if companion.sorts:
+            return quote(companion.column)
+    return stored_column(field, dialect)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +90,7 @@ class Layout:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """The field columns, in stored order."""
-        return tuple(quote(f.name) for f in self.spec.fields)
+        return tuple(stored_column(f, self.dialect) for f in self.spec.fields)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -77,18 +98,27 @@ class Layout:
         return self.columns[: self.spec.key_size]
 
     @cached_property
+    def key_kinds(self) -> tuple[str, ...]:
+        """What the key columns hold."""
+        return tuple(column_kind(f.type) for f in self.spec.key_fields)
+
+    @cached_property
     def history_keys(self) -> tuple[str, ...]:
         """The key columns of the history table."""
         return HISTORY_KEYS[self.spec.kind][: self.spec.key_size]
 
     @cached_property
-    def ordered(self) -> tuple[tuple[int, str], ...]:
-        """Position and extra column of each field that needs one for its order."""
-        if not self.dialect.order_columns:
-            return ()
+    def companions(self) -> tuple[tuple[int, Companion], ...]:
+        """Further columns, each with the position of the field that it follows from."""
         return tuple(
-            (i, order_column(f)) for i, f in enumerate(self.spec.fields) if f.type.kind == "decimal"
+            (i, companion)
+            for i, f in enumerate(self.spec.fields)
+            for companion in self.dialect.companions(f.name, column_kind(f.type))
         )
+
+    @cached_property
+    def _companion_names(self) -> tuple[str, ...]:
+        return tuple(quote(c.column) for _, c in self.companions)
 
     @cached_property
     def selected(self) -> str:
@@ -102,7 +132,7 @@ class Layout:
         for f, column in zip(self.spec.fields, self.columns, strict=True):
             null = "" if f.nullable else " NOT NULL"
             definitions.append(f"{column} {self.dialect.column_type(column_kind(f.type))}{null}")
-        definitions += [f"{c} {self.dialect.column_type('str')}" for _, c in self.ordered]
+        definitions += [f"{quote(c.column)} {c.type}" for _, c in self.companions]
         definitions.append(f"{COMMIT_ID} {self.dialect.column_type('int')} NOT NULL")
         definitions.append(f"PRIMARY KEY ({NAMESPACE}, {', '.join(self.keys)})")
         return (
@@ -125,7 +155,7 @@ class Layout:
     def create_history(self) -> list[str]:
         """The statements that create the history, and keep it append-only."""
         spec, text = self.spec, self.dialect.column_type("str")
-        integer = self.dialect.column_type("int")
+        integer, json = self.dialect.column_type("int"), self.dialect.column_type("json")
         keys = ", ".join(
             f"{column} {self.dialect.column_type(column_kind(f.type))} NOT NULL"
             for column, f in zip(self.history_keys, spec.key_fields, strict=True)
@@ -135,13 +165,13 @@ class Layout:
         statements = [
             f"CREATE TABLE {self.history} (namespace {text} NOT NULL, {keys}, "
             f"commit_id {integer} NOT NULL, until_commit {integer}, "
-            f"schema_version {integer} NOT NULL, fields_json {text} NOT NULL, "
+            f"schema_version {integer} NOT NULL, fields_json {json} NOT NULL, "
             f"PRIMARY KEY ({identity})){self.dialect.clustered_options}",
             f"CREATE INDEX {self._name('history', 'commit')} ON {self.history} (commit_id)",
             f"CREATE TRIGGER {self._name('history', 'keep')} "
-            f"BEFORE DELETE ON {self.history} {_REFUSE}",
+            f"BEFORE DELETE ON {self.history} {self.dialect.refuse}",
             f"CREATE TRIGGER {self._name('history', 'fixed')} "
-            f"BEFORE UPDATE OF {fixed} ON {self.history} {_REFUSE}",
+            f"BEFORE UPDATE OF {fixed} ON {self.history} {self.dialect.refuse}",
         ]
         if spec.kind == "relation":
             index = self._name("history", "right")
@@ -150,13 +180,11 @@ class Layout:
 
     def create_indexes(self, names: frozenset[str]) -> list[str]:
         """The statements that create the indexes of these fields."""
-        spec = self.spec
-        extra = dict(self.ordered)
         statements = []
-        for i, f in enumerate(spec.fields):
+        for f in self.spec.fields:
             if f.name in names:
                 index = self._name("field", f.name)
-                column = extra.get(i, self.columns[i])
+                column = sort_column(f, self.dialect)
                 statements.append(f"CREATE INDEX {index} ON {self.current} ({NAMESPACE}, {column})")
         return statements
 
@@ -165,7 +193,7 @@ class Layout:
         if self.spec.kind != "relation":
             return []
         index = self._name("current", "right")
-        return [f"CREATE INDEX {index} ON {self.current} ({NAMESPACE}, {quote('right_key')})"]
+        return [f"CREATE INDEX {index} ON {self.current} ({NAMESPACE}, {self.keys[1]})"]
 
     @cached_property
     def insert(self) -> str:
@@ -173,12 +201,12 @@ class Layout:
 
     def insert_into(self, table: str) -> str:
         """Insert into a table laid out as the current one."""
-        names = (*self.columns, *(c for _, c in self.ordered), COMMIT_ID, NAMESPACE)
+        names = (*self.columns, *self._companion_names, COMMIT_ID, NAMESPACE)
         return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({_marks(len(names))})"
 
     @cached_property
     def update(self) -> str:
-        names = (*self.columns[self.spec.key_size :], *(c for _, c in self.ordered), COMMIT_ID)
+        names = (*self.columns[self.spec.key_size :], *self._companion_names, COMMIT_ID)
         changes = ", ".join(f"{c} = ?" for c in names)
         return f"UPDATE {self.current} SET {changes} WHERE {_equal((NAMESPACE, *self.keys))}"
 

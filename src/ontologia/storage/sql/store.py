@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from uuid_utils.compat import uuid7
 
-from ontologia.model.canonical import decimal_order, dumps, loads
+from ontologia.model.canonical import INT_MAX, dumps, loads
 from ontologia.model.codec import Row
 from ontologia.model.spec import Kind, TypeSpec
 from ontologia.query.plan import Window
@@ -27,10 +27,17 @@ from ontologia.storage.base import (
 from ontologia.storage.sql.dialect import Connection, Dialect, Fragment, join
 from ontologia.storage.sql.engine import SQLEngine
 from ontologia.storage.sql.events import SQLEvents
-from ontologia.storage.sql.layout import Layout, current_name, history_keys, history_name
+from ontologia.storage.sql.layout import (
+    Layout,
+    current_name,
+    history_keys,
+    history_kinds,
+    history_name,
+)
 
 _COMMIT_COLUMNS = "commit_id, namespace, created_at, session_id, metadata, types"
 _CHUNK = 2_000
+READ_EPOCH = "SELECT value FROM ontologia_meta WHERE key = 'schema_epoch'"
 
 
 class Catalog:
@@ -40,6 +47,14 @@ class Catalog:
         self.dialect = dialect
         self._layouts: dict[TypeSpec, Layout] = {}
         self.schema = StoredSchema("?")
+        self.settled = 0
+        """No commit up to this one is still being written."""
+
+    def apart(self) -> Catalog:
+        """A catalog for transactions that see what others do not see yet."""
+        catalog = Catalog(self.dialect)
+        catalog._layouts = self._layouts
+        return catalog
 
     def layout(self, spec: TypeSpec) -> Layout:
         """The layout of a type, made once."""
@@ -55,10 +70,13 @@ class SQLSnapshot:
     def __init__(self, connection: Connection, catalog: Catalog, namespace: str) -> None:
         self._connection, self._catalog, self._namespace = connection, catalog, namespace
 
+    def _epoch(self) -> str:
+        """Another text after every change of the registry."""
+        epoch: str = self._connection.execute(READ_EPOCH).fetchone()[0]
+        return epoch
+
     def schema(self) -> StoredSchema:
-        (epoch,) = self._connection.execute(
-            "SELECT value FROM ontologia_meta WHERE key = 'schema_epoch'"
-        ).fetchone()
+        epoch = self._epoch()
         cached = self._catalog.schema
         if cached.epoch != epoch:
             cached = self._catalog.schema = self._read_schema(epoch)
@@ -89,6 +107,9 @@ class SQLSnapshot:
         (head,) = self._connection.execute("SELECT MAX(commit_id) FROM commits").fetchone()
         return head or 0
 
+    def settle(self, commit_id: int) -> None:
+        pass  # where one transaction writes at a time
+
     def engine(self) -> SQLEngine:
         catalog = self._catalog
         return SQLEngine(self._connection, catalog.dialect, catalog.layout, self._namespace)
@@ -103,7 +124,9 @@ class SQLSnapshot:
         if len(wanted) < 2:
             rows = execute(layout.select_one, (self._namespace, *wanted[0])) if wanted else ()
             return rows
-        among = self._catalog.dialect.among_keys([f"t.{c}" for c in layout.keys], wanted)
+        among = self._catalog.dialect.among_keys(
+            [f"t.{c}" for c in layout.keys], layout.key_kinds, wanted
+        )
         rows = execute(
             f'SELECT {layout.selected} FROM {layout.current} AS t WHERE t."_namespace" = ? '
             f"AND {among.sql}",
@@ -118,6 +141,8 @@ class SQLSnapshot:
         conditions = [Fragment("h.namespace = ?", self._namespace)]
         if window.mode == "history":
             conditions.append(Fragment("h.commit_id > ?", window.commit_id))
+            if window.until is not None:
+                conditions.append(Fragment("h.commit_id <= ?", window.until))
         else:
             at = window.commit_id
             conditions.append(
@@ -130,7 +155,9 @@ class SQLSnapshot:
             if not wanted:
                 return
             columns = [f"h.{n}" for n in names]
-            conditions.append(self._catalog.dialect.among_keys(columns, wanted))
+            conditions.append(
+                self._catalog.dialect.among_keys(columns, history_kinds(stored), wanted)
+            )
         where = join(conditions, " AND ")
         yield from self._read_versions(stored, where, f"h.commit_id, {', '.join(names)}")
 
@@ -156,12 +183,22 @@ class SQLSnapshot:
     def commits(self, limit: int, since: int | None) -> list[CommitRecord]:
         if since is None:
             return self._commits(
-                "namespace = ? ORDER BY commit_id DESC LIMIT ?", (self._namespace, limit)
+                "namespace = ? AND commit_id <= ? ORDER BY commit_id DESC LIMIT ?",
+                (self._namespace, self._last(), limit),
             )
         return self._commits(
-            "namespace = ? AND commit_id > ? ORDER BY commit_id LIMIT ?",
-            (self._namespace, since, limit),
+            "namespace = ? AND commit_id > ? AND commit_id <= ? ORDER BY commit_id LIMIT ?",
+            (self._namespace, since, self._last(), limit),
         )
+
+    def settled(self) -> int | None:
+        horizon = self._catalog.dialect.horizon(self._connection)
+        return None if horizon is None else horizon.commits
+
+    def _last(self) -> int:
+        """The newest commit that no commit can still appear before."""
+        last = self.settled()
+        return INT_MAX if last is None else last
 
     def _commits(self, condition: str, parameters: Sequence[Any]) -> list[CommitRecord]:
         rows = self._connection.execute(
@@ -175,15 +212,20 @@ class SQLSnapshot:
         ]
 
     def commit_at(self, created_at: str) -> int:
-        # Ids are dense and times never decrease, so halving finds it without an index.
-        low, high = 0, self.head()
+        # Times never decrease, so halving finds it without an index; some ids were not used.
+        (last,) = self._connection.execute(
+            "SELECT MAX(commit_id) FROM commits WHERE commit_id <= ?", (self._last(),)
+        ).fetchone()
+        low, high = 0, last or 0
         while low < high:
             middle = (low + high + 1) // 2
-            (at,) = self._connection.execute(
-                "SELECT created_at FROM commits WHERE commit_id = ?", (middle,)
+            commit_id, at = self._connection.execute(
+                "SELECT commit_id, created_at FROM commits WHERE commit_id >= ? "
+                "ORDER BY commit_id LIMIT 1",
+                (middle,),
             ).fetchone()
             if at <= created_at:
-                low = middle
+                low = commit_id
             else:
                 high = middle - 1
         return low
@@ -214,6 +256,11 @@ class SQLSnapshot:
 
 class SQLTransaction(SQLSnapshot):
     """A write transaction; the driver begins and ends it."""
+
+    @property
+    def events(self) -> SQLEvents:
+        dialect = self._catalog.dialect
+        return SQLEvents(self._connection, dialect, self._namespace, dialect.for_update)
 
     def _touch_schema(self) -> None:
         # Never a counter: a value that was rolled back must not come back with another meaning.
@@ -269,17 +316,26 @@ class SQLTransaction(SQLSnapshot):
     def add_commit(
         self, created_at: str, session_id: str, metadata: dict[str, str], types: Sequence[TypeId]
     ) -> int:
+        drawn = self._catalog.dialect.draw_commit(self._connection, created_at)
+        commit_id, created_at = drawn or self._next_commit(created_at)
+        record = (commit_id, self._namespace, created_at, session_id)
+        self._connection.executemany(
+            f"INSERT INTO commits ({_COMMIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            [(*record, dumps(metadata), dumps(types))],
+        )
+        return commit_id
+
+    def _next_commit(self, created_at: str) -> tuple[int, str]:
         last = self._connection.execute(
             "SELECT created_at, commit_id FROM commits ORDER BY commit_id DESC LIMIT 1"
         ).fetchone()
-        commit_id = 1
-        if last is not None:
-            created_at, commit_id = max(created_at, last[0]), last[1] + 1
-        self._connection.execute(
-            f"INSERT INTO commits ({_COMMIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
-            (commit_id, self._namespace, created_at, session_id, dumps(metadata), dumps(types)),
-        )
-        return commit_id
+        return (1, created_at) if last is None else (last[1] + 1, max(created_at, last[0]))
+
+    def lock(self, identities: Mapping[TypeSpec, Collection[Row]]) -> None:
+        self._catalog.dialect.lock(self._connection, self._namespace, identities)
+
+    def lock_types(self) -> None:
+        self._catalog.dialect.lock_types(self._connection)
 
     def write(
         self,
@@ -366,14 +422,13 @@ def _chunks(rows: Iterable[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _extender(layout: Layout) -> Callable[[Row], Row]:
-    """A function that adds the order columns to a row, where there are any."""
-    positions = [i for i, _ in layout.ordered]
-    if not positions:
+    """A function that adds the further columns to a row, where there are any."""
+    computed = [(i, companion.compute) for i, companion in layout.companions]
+    if not computed:
         return lambda row: row
-    decode = {i: layout.spec.fields[i].type.from_stored for i in positions}
 
     def extend(row: Row) -> Row:
-        extra = [None if row[i] is None else decimal_order(decode[i](row[i])) for i in positions]
+        extra = [None if row[i] is None else compute(row[i]) for i, compute in computed]
         return (*row, *extra)
 
     return extend
