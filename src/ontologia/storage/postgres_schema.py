@@ -9,7 +9,7 @@ import psycopg
 from ontologia.errors import InvalidDatastoreError
 from ontologia.storage.postgres_dialect import PostgresDialect, lock_key, shortened
 from ontologia.storage.sql.dialect import quote
-from ontologia.storage.sql.events import EVENT_TABLES
+from ontologia.storage.sql.event_tables import EVENT_TABLES
 from ontologia.storage.sql.layout import BASE_TABLES, FORMAT
 
 _FUNCTIONS = (

@@ -38,7 +38,7 @@ from ontologia.model.codec import Row
 from ontologia.model.spec import TypeSpec
 from ontologia.storage.base import Capabilities, T
 from ontologia.storage.sql.dialect import Companion, Connection, Fragment, Horizon
-from ontologia.storage.sql.events import EVENT_TABLES
+from ontologia.storage.sql.event_tables import EVENT_TABLES
 from ontologia.storage.sql.layout import BASE_TABLES, FORMAT, Layout
 from ontologia.storage.sql.store import Catalog, SQLSnapshot, SQLTransaction
 from ontologia.storage.sqlite_bound import SQLiteBinding, opened_read_only

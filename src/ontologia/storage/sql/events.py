@@ -7,337 +7,39 @@ from typing import Any, Literal
 
 from uuid_utils.compat import uuid7
 
-from ontologia.model.canonical import INT_MAX, dumps, loads
+from ontologia.model.canonical import INT_MAX, dumps
 from ontologia.storage.events import (
     DEAD_LETTER_TYPE,
     LEASE_RAN_OUT,
-    Backlog,
     Claim,
-    ClaimRecord,
     ClaimRequest,
     Claims,
-    DeadLetter,
     EventRecord,
     SessionRecord,
     dead_letter,
     dead_letter_event,
     tick_of,
 )
-from ontologia.storage.sql.dialect import Connection, Dialect, Fragment, join
-
-EVENT_TABLES = (
-    "CREATE TABLE events (position {position}, id {text} NOT NULL UNIQUE, "
-    "namespace {text} NOT NULL, type {text} NOT NULL, payload {json} NOT NULL, "
-    "created_at {text} NOT NULL, priority {int} NOT NULL DEFAULT 100, "
-    "root_event_id {text} NOT NULL, chain_depth {int} NOT NULL DEFAULT 0, causation_id {text}, "
-    "commit_id {int}, dedupe_key {text}){table}",
-    "CREATE INDEX events_type ON events (namespace, type, position)",
-    "CREATE INDEX events_root ON events (root_event_id)",
-    "CREATE UNIQUE INDEX events_dedupe ON events (namespace, dedupe_key) "
-    "WHERE dedupe_key IS NOT NULL",
-    "CREATE TABLE event_handlers (namespace {text} NOT NULL, handler_id {text} NOT NULL, "
-    "type {text} NOT NULL, position {int} NOT NULL, registered_at {text} NOT NULL, "
-    "rewound {int} NOT NULL DEFAULT 0, PRIMARY KEY (namespace, handler_id, type)){table}",
-    "CREATE TABLE event_claims (event_id {text} NOT NULL, handler_id {text} NOT NULL, "
-    "namespace {text} NOT NULL, type {text} NOT NULL, position {int} NOT NULL, "
-    "priority {int} NOT NULL, session_id {text} NOT NULL, token {text} NOT NULL, "
-    "claimed_at {text} NOT NULL, lease_until {text} NOT NULL, ack_at {text}, "
-    "attempts {int} NOT NULL DEFAULT 0, "
-    "available_at {text} NOT NULL, last_error {text}, dead_lettered_at {text}, "
-    "generation {int} NOT NULL DEFAULT 0, started {int} NOT NULL DEFAULT 0, "
-    "order_key {text}, blocked {int} NOT NULL DEFAULT 0, "
-    "PRIMARY KEY (event_id, handler_id)){table}",
-    # Only what is not finished: claims never meet what was acknowledged, or waits for another.
-    "CREATE INDEX event_claims_open ON event_claims (namespace, handler_id, priority DESC, "
-    "position) WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND blocked = 0",
-    "CREATE INDEX event_claims_order ON event_claims (namespace, handler_id, order_key, position) "
-    "WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND order_key IS NOT NULL",
-    "CREATE INDEX event_claims_leases ON event_claims (namespace, handler_id, order_key, "
-    "lease_until) WHERE ack_at IS NULL AND dead_lettered_at IS NULL AND order_key IS NOT NULL",
-    "CREATE INDEX event_claims_dead ON event_claims (namespace, handler_id, type) "
-    "WHERE dead_lettered_at IS NOT NULL",
-    "CREATE TABLE dead_letters (id {serial}, event_id {text} NOT NULL, "
-    "handler_id {text} NOT NULL, namespace {text} NOT NULL, failed_at {text} NOT NULL, "
-    "attempts {int} NOT NULL, last_error {text} NOT NULL, event_type {text} NOT NULL, "
-    "event_payload {json} NOT NULL, root_event_id {text} NOT NULL, chain_depth {int} NOT NULL, "
-    "session_id {text} NOT NULL){table}",
-    "CREATE INDEX dead_letters_namespace ON dead_letters (namespace, id)",
-    "CREATE TABLE schedules (namespace {text} NOT NULL, name {text} NOT NULL, "
-    "last_tick {text} NOT NULL, cleaned_tick {text} NOT NULL DEFAULT '', "
-    "PRIMARY KEY (namespace, name)){table}",
-    "CREATE TABLE sessions (session_id {text} NOT NULL PRIMARY KEY, namespace {text} NOT NULL, "
-    "started_at {text} NOT NULL, last_heartbeat {text} NOT NULL, metadata {json} NOT NULL, "
-    "stopped_at {text}){table}",
-    "CREATE INDEX sessions_namespace ON sessions (namespace, started_at)",
-    "CREATE INDEX sessions_heartbeat ON sessions (last_heartbeat)",
-)
-
-_EVENT = ", ".join(EventRecord._fields)
-_CLAIM = ", ".join(ClaimRecord._fields)
-_DEAD = ", ".join(DeadLetter._fields)
-_OPEN = "ack_at IS NULL AND dead_lettered_at IS NULL"
-_DUE = (
-    f"{_OPEN} AND blocked = 0 AND lease_until <= ? AND available_at <= ? "
-    # Nobody works on another event of the same key: a replayed one may come before it.
-    "AND (order_key IS NULL OR NOT EXISTS (SELECT 1 FROM event_claims AS b "
-    "WHERE b.namespace = event_claims.namespace AND b.handler_id = event_claims.handler_id "
-    "AND b.order_key = event_claims.order_key AND b.lease_until > ? "
-    "AND b.ack_at IS NULL AND b.dead_lettered_at IS NULL))"
-)
-_HELD = (
-    "event_id = ? AND handler_id = ? AND namespace = ? AND token = ? AND lease_until > ? "
-    f"AND {_OPEN}"
-)
-# An earlier event of the same handler and key that is not finished.
-_EARLIER = (
-    "EXISTS (SELECT 1 FROM event_claims AS b WHERE b.namespace = event_claims.namespace "
-    "AND b.handler_id = event_claims.handler_id AND b.order_key = event_claims.order_key "
-    "AND b.ack_at IS NULL AND b.dead_lettered_at IS NULL "
-    "AND b.position < event_claims.position)"
-)
-
-# Where a handler was registered: the row without a type.
-_START = (
-    "COALESCE((SELECT position FROM event_handlers "
-    "WHERE namespace = ? AND handler_id = ? AND type = ''), 0)"
+from ontologia.storage.sql.dialect import Fragment, join
+from ontologia.storage.sql.event_reader import SQLEventReader
+from ontologia.storage.sql.event_tables import (
+    DEAD_COLUMNS,
+    DUE,
+    EARLIER,
+    EVENT_COLUMNS,
+    HELD,
+    OPEN,
+    START,
 )
 
 
-class SQLEvents:
+class SQLEvents(SQLEventReader):
     """The events of one namespace, inside a transaction of the connection."""
-
-    def __init__(
-        self, connection: Connection, dialect: Dialect, namespace: str, for_update: str = ""
-    ) -> None:
-        self._connection, self._dialect, self._namespace = connection, dialect, namespace
-        self._for_update = for_update
-        """Keeps what was found from being changed by others; readers leave it out."""
-
-    def _rows(self, sql: str, *parameters: Any) -> list[Any]:
-        rows: list[Any] = self._connection.execute(sql, parameters).fetchall()
-        return rows
-
-    def _done(self, sql: str, *parameters: Any) -> bool:
-        return bool(self._connection.execute(sql, parameters).rowcount)
-
-    def _last(self) -> int:
-        """The newest event that no event can still appear before."""
-        horizon = self._dialect.horizon(self._connection)
-        return INT_MAX if horizon is None else horizon.events
-
-    # Reading
-
-    def latest(self, limit: int) -> list[EventRecord]:
-        rows = self._rows(
-            f"SELECT {_EVENT} FROM events WHERE namespace = ? AND position <= ? "
-            "ORDER BY position DESC LIMIT ?",
-            *(self._namespace, self._last(), limit),
-        )
-        return [EventRecord(*row) for row in rows]
-
-    def get(self, event_id: str) -> EventRecord | None:
-        rows = self._rows(
-            f"SELECT {_EVENT} FROM events WHERE id = ? AND namespace = ?",
-            event_id,
-            self._namespace,
-        )
-        return EventRecord(*rows[0]) if rows else None
-
-    def chain(self, root_event_id: str) -> list[EventRecord]:
-        rows = self._rows(
-            f"SELECT {_EVENT} FROM events WHERE root_event_id = ? AND namespace = ? "
-            "ORDER BY position",
-            root_event_id,
-            self._namespace,
-        )
-        return [EventRecord(*row) for row in rows]
-
-    def last_tick(self, schedule: str) -> str | None:
-        rows = self._rows(
-            "SELECT last_tick FROM schedules WHERE namespace = ? AND name = ?",
-            *(self._namespace, schedule),
-        )
-        return rows[0][0] if rows else None
-
-    def cleaned_tick(self, schedule: str) -> str:
-        rows = self._rows(
-            "SELECT cleaned_tick FROM schedules WHERE namespace = ? AND name = ?",
-            *(self._namespace, schedule),
-        )
-        found: str = rows[0][0] if rows else ""
-        return found
-
-    def claims(self, event_id: str) -> list[ClaimRecord]:
-        rows = self._rows(
-            f"SELECT {_CLAIM} FROM event_claims WHERE event_id = ? AND namespace = ? "
-            "AND claimed_at <> '' ORDER BY handler_id",
-            event_id,
-            self._namespace,
-        )
-        return [ClaimRecord(*row) for row in rows]
-
-    def dead_letters(self, limit: int) -> list[DeadLetter]:
-        rows = self._rows(
-            f"SELECT {_DEAD} FROM dead_letters WHERE namespace = ? ORDER BY id DESC LIMIT ?",
-            self._namespace,
-            limit,
-        )
-        return [DeadLetter(*row) for row in rows]
-
-    def sessions(self) -> list[SessionRecord]:
-        rows = self._rows(
-            "SELECT session_id, namespace, started_at, last_heartbeat, metadata, stopped_at "
-            "FROM sessions WHERE namespace = ? ORDER BY started_at DESC, session_id DESC",
-            self._namespace,
-        )
-        return [
-            SessionRecord(session_id, namespace, started, heartbeat, loads(metadata), stopped)
-            for session_id, namespace, started, heartbeat, metadata, stopped in rows
-        ]
-
-    def backlog(self, now: str) -> list[Backlog]:
-        # Three indexes: what is ready or claimed, what waits for another of its key, the dead.
-        rows = self._rows(
-            "SELECT handler_id, type, SUM(waits), SUM(claimed), SUM(dead), MIN(CASE WHEN waits = 1 "
-            "THEN (SELECT e.created_at FROM events AS e WHERE e.id = event_id) END) FROM ("
-            "SELECT handler_id, type, event_id, CASE WHEN lease_until <= ? THEN 1 ELSE 0 END "
-            "AS waits, CASE WHEN lease_until > ? THEN 1 ELSE 0 END AS claimed, 0 AS dead "
-            f"FROM event_claims WHERE namespace = ? AND {_OPEN} AND blocked = 0 UNION ALL "
-            "SELECT handler_id, type, event_id, CASE WHEN lease_until <= ? THEN 1 ELSE 0 END, "
-            "CASE WHEN lease_until > ? THEN 1 ELSE 0 END, 0 FROM event_claims "
-            f"WHERE namespace = ? AND {_OPEN} AND order_key IS NOT NULL AND blocked = 1 UNION ALL "
-            "SELECT handler_id, type, event_id, 0, 0, 1 FROM event_claims "
-            "WHERE namespace = ? AND dead_lettered_at IS NOT NULL) AS c GROUP BY handler_id, type",
-            *(now, now, self._namespace) * 2,
-            self._namespace,
-        )
-        known = {row[:2]: Backlog(*row) for row in rows}
-        new = self._rows(
-            "SELECT h.handler_id, h.type, COUNT(e.id), 0, 0, MIN(e.created_at) "
-            "FROM event_handlers AS h LEFT JOIN events AS e ON e.namespace = h.namespace "
-            "AND e.type = h.type AND e.position > h.position "
-            "WHERE h.namespace = ? AND h.type <> '' GROUP BY h.handler_id, h.type",
-            self._namespace,
-        )
-        return sorted(_added(known.get(row[:2]), Backlog(*row)) for row in new)
-
-    def is_due(self, handler_id: str, types: Sequence[str], now: str) -> bool:
-        if not types:
-            return False
-        among = self._among("type", types)
-        due = Fragment(
-            f"SELECT 1 FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} "
-            f"AND {among.sql}",
-            *(self._namespace, handler_id, now, now, now, *among.parameters),
-        )
-        # To look whether one may look further would cost more than to look in vain.
-        return self._has_new(handler_id, types, INT_MAX, due)
-
-    def _among(self, column: str, types: Sequence[str]) -> Fragment:
-        return self._dialect.among_values(Fragment(column), list(types), False)
-
-    def _new_events(self, handler_id: str, types: Sequence[str], last: int) -> Fragment:
-        """The events that a handler is registered for and was not handed yet."""
-        among = self._among("h.type", types)
-        return Fragment(
-            # CROSS JOIN: from the handler to its events, never over all events of the type.
-            "FROM event_handlers AS h CROSS JOIN events AS e WHERE e.namespace = h.namespace "
-            "AND e.type = h.type AND e.position > h.position AND e.position <= ? "
-            f"AND h.namespace = ? AND h.handler_id = ? AND {among.sql}",
-            last,
-            self._namespace,
-            handler_id,
-            *among.parameters,
-        )
-
-    def _has_new(
-        self, handler_id: str, types: Sequence[str], last: int, other: Fragment | None = None
-    ) -> bool:
-        """Whether there is something new, or another query finds something."""
-        asked = [self._new_events(handler_id, types, last).format("SELECT 1 {}")]
-        asked += [] if other is None else [other]
-        exists = join([q.format("EXISTS ({})") for q in asked], " OR ")
-        among = self._among("type", types)
-        ((found, known),) = self._rows(
-            f"SELECT {exists.sql}, (SELECT COUNT(*) FROM event_handlers "
-            f"WHERE namespace = ? AND handler_id = ? AND {among.sql})",
-            *(*exists.parameters, self._namespace, handler_id, *among.parameters),
-        )
-        if found or known == len(set(types)):
-            return bool(found)
-        unknown = self._unregistered(handler_id, types)
-        others = self._since_start(handler_id, unknown, last)
-        return bool(self._rows(f"SELECT 1 {others.sql} LIMIT 1", *others.parameters))
-
-    def _since_start(self, handler_id: str, types: Sequence[str], last: int) -> Fragment:
-        """The events of types that a handler is not registered for yet."""
-        among = self._among("e.type", types)
-        return Fragment(
-            f"FROM events AS e WHERE e.namespace = ? AND {among.sql} AND e.position > {_START} "
-            "AND e.position <= ?",
-            self._namespace,
-            *among.parameters,
-            self._namespace,
-            handler_id,
-            last,
-        )
-
-    def unseen(self, handler_id: str, types: Sequence[str], limit: int) -> list[EventRecord]:
-        if not types:
-            return []
-        columns = ", ".join(f"e.{name}" for name in ("position", *EventRecord._fields))
-        last = self._last()
-        new = self._new_events(handler_id, types, last)
-        rows = self._rows(
-            f"SELECT {columns} {new.sql} ORDER BY e.position LIMIT ?", *new.parameters, limit
-        )
-        unknown = self._unregistered(handler_id, types)
-        if unknown:
-            others = self._since_start(handler_id, unknown, last)
-            rows += self._rows(
-                f"SELECT {columns} {others.sql} ORDER BY e.position LIMIT ?",
-                *others.parameters,
-                limit,
-            )
-        return [EventRecord(*row[1:]) for row in sorted(rows)[:limit]]
-
-    def matching(
-        self,
-        *,
-        type: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        root_event_id: str | None = None,
-    ) -> list[EventRecord]:
-        wanted = {
-            "type = ?": type,
-            "created_at >= ?": since,
-            "created_at < ?": until,
-            "root_event_id = ?": root_event_id,
-        }
-        given = {sql: value for sql, value in wanted.items() if value is not None}
-        rows = self._rows(
-            f"SELECT {_EVENT} FROM events WHERE {' AND '.join(['namespace = ?', *given])} "
-            "ORDER BY position",
-            self._namespace,
-            *given.values(),
-        )
-        return [EventRecord(*row) for row in rows]
-
-    def _unregistered(self, handler_id: str, types: Sequence[str]) -> list[str]:
-        known = self._rows(
-            "SELECT type FROM event_handlers WHERE namespace = ? AND handler_id = ?",
-            self._namespace,
-            handler_id,
-        )
-        return [t for t in types if (t,) not in known]
-
-    # Writing
 
     def enqueue(self, events: Sequence[EventRecord]) -> list[bool]:
         self._dialect.before_enqueue(self._connection, [e.id for e in events])
         marks = ", ".join("?" * len(EventRecord._fields))
-        insert = f"INSERT INTO events ({_EVENT}) VALUES ({marks})"
+        insert = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({marks})"
         if all(e.dedupe_key is None for e in events):
             self._connection.executemany(insert, events)
             return [True] * len(events)
@@ -370,7 +72,7 @@ class SQLEvents:
     def forget_handler(self, handler_id: str) -> bool:
         place = (self._namespace, handler_id)
         self._connection.execute(
-            f"DELETE FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_OPEN}", place
+            f"DELETE FROM event_claims WHERE namespace = ? AND handler_id = ? AND {OPEN}", place
         )
         return self._done(
             "DELETE FROM event_handlers WHERE namespace = ? AND handler_id = ?", *place
@@ -380,7 +82,7 @@ class SQLEvents:
         place = (self._namespace, handler_id)
         self._connection.executemany(
             "INSERT INTO event_handlers (namespace, handler_id, type, position, registered_at) "
-            f"VALUES (?, ?, ?, {_START}, ?) ON CONFLICT (namespace, handler_id, type) DO NOTHING",
+            f"VALUES (?, ?, ?, {START}, ?) ON CONFLICT (namespace, handler_id, type) DO NOTHING",
             [(*place, type_, *place, now) for type_ in types],
         )
 
@@ -437,7 +139,7 @@ class SQLEvents:
             "session_id, token, claimed_at, lease_until, available_at, order_key, blocked) "
             "SELECT id, ?, namespace, type, position, priority, '', '', '', '', '', ?, "
             "CASE WHEN EXISTS (SELECT 1 FROM event_claims WHERE namespace = ? AND handler_id = ? "
-            f"AND order_key = ? AND position < events.position AND {_OPEN}) THEN 1 ELSE 0 END "
+            f"AND order_key = ? AND position < events.position AND {OPEN}) THEN 1 ELSE 0 END "
             # Asked first: to find a conflict out is to wait for whoever changes that claim.
             "FROM events WHERE id = ? AND NOT EXISTS (SELECT 1 FROM event_claims AS c "
             "WHERE c.event_id = events.id AND c.handler_id = ?) "
@@ -466,8 +168,8 @@ class SQLEvents:
     def _reorder(self) -> None:
         """Find out anew what waits for an earlier event of its key."""
         self._connection.execute(
-            f"UPDATE event_claims SET blocked = CASE WHEN {_EARLIER} THEN 1 ELSE 0 END "
-            f"WHERE namespace = ? AND order_key IS NOT NULL AND {_OPEN}",
+            f"UPDATE event_claims SET blocked = CASE WHEN {EARLIER} THEN 1 ELSE 0 END "
+            f"WHERE namespace = ? AND order_key IS NOT NULL AND {OPEN}",
             (self._namespace,),
         )
 
@@ -478,7 +180,7 @@ class SQLEvents:
         self._connection.executemany(
             "UPDATE event_claims SET blocked = 0 WHERE handler_id = ? AND event_id = "
             "(SELECT event_id FROM event_claims WHERE namespace = ? AND handler_id = ? "
-            f"AND order_key = ? AND {_OPEN} ORDER BY position LIMIT 1)",
+            f"AND order_key = ? AND {OPEN} ORDER BY position LIMIT 1)",
             [(handler_id, self._namespace, handler_id, key) for handler_id, key in finished],
         )
 
@@ -503,7 +205,7 @@ class SQLEvents:
             "SELECT c.token, c.started, c.attempts, c.generation, c.session_id, c.order_key, "
             f"{columns} FROM (SELECT event_id, token, started, attempts, generation, session_id, "
             "order_key, priority, position "
-            f"FROM event_claims WHERE namespace = ? AND handler_id = ? AND {_DUE} "
+            f"FROM event_claims WHERE namespace = ? AND handler_id = ? AND {DUE} "
             f"AND {among.sql} ORDER BY priority DESC, position LIMIT ?"
             f"{self._dialect.skip_locked}) AS c "
             "JOIN events AS e ON e.id = c.event_id ORDER BY c.priority DESC, c.position",
@@ -561,17 +263,6 @@ class SQLEvents:
             [(c.token, c.attempts, c.event.id, c.handler_id) for c in claims.taken],
         )
 
-    def _held(self, claim: Claim, now: str) -> tuple[Any, ...]:
-        return (claim.event.id, claim.handler_id, self._namespace, claim.token, now)
-
-    def holds(self, claim: Claim, now: str) -> bool:
-        return bool(
-            self._rows(
-                f"SELECT 1 FROM event_claims WHERE {_HELD}{self._for_update}",
-                *self._held(claim, now),
-            )
-        )
-
     def _update_held(
         self, claims: Sequence[Claim], now: str, column: str, value: str
     ) -> list[bool]:
@@ -584,7 +275,7 @@ class SQLEvents:
         )
         update = (
             f"UPDATE event_claims SET {column} = ? WHERE {among.sql} AND namespace = ? "
-            f"AND lease_until > ? AND {_OPEN}"
+            f"AND lease_until > ? AND {OPEN}"
         )
         parameters = (value, *among.parameters, self._namespace, now)
         if len(claims) == 1:
@@ -624,7 +315,7 @@ class SQLEvents:
             return True
         return self._done(
             "UPDATE event_claims SET token = '', lease_until = ?, attempts = ?, last_error = ?, "
-            f"available_at = ? WHERE {_HELD}",
+            f"available_at = ? WHERE {HELD}",
             now,
             claim.attempts + 1,
             error,
@@ -651,7 +342,9 @@ class SQLEvents:
             self._unblock([(handler_id, key)])
         letter = dead_letter(event, handler_id, session_id, attempts, error, now)
         marks = ", ".join("?" * len(letter))
-        self._connection.execute(f"INSERT INTO dead_letters ({_DEAD}) VALUES ({marks})", letter)
+        self._connection.execute(
+            f"INSERT INTO dead_letters ({DEAD_COLUMNS}) VALUES ({marks})", letter
+        )
         if event.type != DEAD_LETTER_TYPE:
             self.enqueue([dead_letter_event(letter, event)])
 
@@ -661,7 +354,7 @@ class SQLEvents:
     def hand_back(self, claims: Sequence[Claim], now: str) -> None:
         self._dialect.announce(self._connection)
         self._connection.executemany(
-            f"UPDATE event_claims SET token = '', lease_until = ? WHERE {_HELD}",
+            f"UPDATE event_claims SET token = '', lease_until = ? WHERE {HELD}",
             [(now, *self._held(claim, now)) for claim in claims],
         )
 
@@ -704,7 +397,7 @@ class SQLEvents:
             ""
             if force
             else f" AND NOT EXISTS (SELECT 1 FROM event_claims AS c WHERE c.event_id = events.id "
-            f"AND {_OPEN}) AND NOT EXISTS (SELECT 1 FROM event_handlers AS h "
+            f"AND {OPEN}) AND NOT EXISTS (SELECT 1 FROM event_handlers AS h "
             "WHERE h.namespace = events.namespace AND h.type = events.type "
             "AND h.position < events.position)"
         )
@@ -771,12 +464,3 @@ class SQLEvents:
             "UPDATE sessions SET stopped_at = ? WHERE session_id = ? AND namespace = ?",
             (now, session_id, self._namespace),
         )
-
-
-def _added(known: Backlog | None, new: Backlog) -> Backlog:
-    """A backlog together with events that were not handed out yet."""
-    if known is None:
-        return new
-    times = [t for t in (known.oldest_pending, new.oldest_pending) if t is not None]
-    oldest = min(times, default=None)
-    return known._replace(pending=known.pending + new.pending, oldest_pending=oldest)
